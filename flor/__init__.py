@@ -1,0 +1,1 @@
+"""flor: hindsight logging for machine learning."""

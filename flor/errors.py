@@ -1,0 +1,50 @@
+"""Everything flor raises.
+
+FlorError
+├── ConfigError            a setting that cannot be read or makes no sense
+├── ArgumentError          a `--kwargs` value that does not fit its `flor.arg`
+├── GitError               git failed, or is missing
+├── StoreError             the database cannot be read or written
+│   └── SchemaTooNew       the database was written by a newer flor
+├── QueryError             a `where` clause or a SQL query that cannot run
+├── UnknownRun             no run, or several, answer to a name
+└── ObjectMissing          a stored value is not in the object store
+
+A message says what failed, with which value, and what to do next.
+"""
+
+
+class FlorError(Exception):
+    """Base of every error that flor raises on purpose."""
+
+
+class ConfigError(FlorError):
+    """A setting cannot be read or makes no sense."""
+
+
+class ArgumentError(FlorError, ValueError):
+    """A value given with `--kwargs` does not fit its `flor.arg`."""
+
+
+class GitError(FlorError):
+    """git failed, or is missing."""
+
+
+class StoreError(FlorError):
+    """The database cannot be read or written."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer flor than this one."""
+
+
+class QueryError(FlorError, ValueError):
+    """A `where` clause or a SQL query cannot run."""
+
+
+class UnknownRun(FlorError, LookupError):
+    """No run, or more than one, answers to a name."""
+
+
+class ObjectMissing(FlorError, LookupError):
+    """A stored value is not in the object store."""
