@@ -1,1 +1,13 @@
-"""flor: hindsight logging for machine learning."""
+"""flor: hindsight logging for machine learning.
+
+Every run of every version of a script in one table, with what was logged and, later, with what
+was not.
+"""
+
+from flor import session as _session
+from flor.api import arg, checkpointing, commit, data, dataframe, log, loop, sql
+
+__version__ = "0.1.0"
+__all__ = ["arg", "checkpointing", "commit", "data", "dataframe", "log", "loop", "sql"]
+
+_session.install()

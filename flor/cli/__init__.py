@@ -1,2 +1,8 @@
+"""The `flor` command: parse, call, print."""
+
+
 def main() -> None:
-    raise SystemExit(0)
+    """Run the command line; every expected error is one line on stderr."""
+    from flor.cli.app import run
+
+    run()

@@ -1,0 +1,5 @@
+"""`python -m flor` is the `flor` command."""
+
+from flor.cli import main
+
+main()

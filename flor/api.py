@@ -1,0 +1,87 @@
+"""The public functions. Each is a line or two: the session knows what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from sys import _getframe
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import flor.session as session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flor.record.loops import Loop
+
+T = TypeVar("T")
+P = TypeVar("P", str, "os.PathLike[str]")
+
+
+def log(name: str, value: T) -> T:
+    """Record `value` under `name` at this place in the loops, and return it.
+
+    The record survives whatever happens to the process once this has returned. Numbers, text,
+    lists and dicts keep their type; arrays, tensors and images are stored by content.
+    """
+    session.mode.log(name, value, _getframe(1))
+    return value
+
+
+def arg(name: str, default: T) -> T:
+    """The value of an argument: from `--kwargs name=value` on the command line, else `default`.
+
+    The text is read as the default's type. Raises ArgumentError when it does not fit.
+    """
+    return session.mode.arg(name, default, _getframe(1))
+
+
+def loop(name: str, iterable: Iterable[T]) -> Loop[T]:
+    """Iterate over `iterable`; what is logged inside belongs to this iteration of loop `name`.
+
+    Works like the iterable itself with `break`, exceptions, nesting and, where it has a length,
+    `len`.
+    """
+    return session.mode.loop(name, iterable)  # type: ignore[return-value]  # every mode makes a Loop
+
+
+def checkpointing(**objects: Any) -> AbstractContextManager[None]:
+    """Scope the objects that training changes: `with flor.checkpointing(model=net, opt=opt):`."""
+    return session.mode.checkpointing(objects)
+
+
+def data(path: P) -> P:
+    """Declare a file, a folder or an `s3://` object as data of this run, and return it.
+
+    Files that Python opens are found without this; it is for what C libraries read by themselves.
+    """
+    session.mode.data(os.fspath(path))
+    return path
+
+
+def commit() -> str | None:
+    """Close the current run and return its id; the next call begins another. For notebooks."""
+    return session.commit()
+
+
+def dataframe(*names: str, where: str | None = None) -> pd.DataFrame:
+    """One table over all runs: a column for each name, and the dimensions that they share.
+
+    Without names: one row a run, with its arguments and what it logged outside of loops.
+    `where` is a SQL condition over that table.
+    """
+    from flor.store.project import opened
+    from flor.store.query import dataframe as answer
+
+    with opened(session.settings()) as project:
+        return answer(project.settings, project.db, names, where)
+
+
+def sql(text: str) -> pd.DataFrame:
+    """The answer to one read-only SQL query over `runs`, `logs`, `loops`, `args`, `frame`, …"""
+    from flor.store.project import opened
+    from flor.store.query import sql as answer
+
+    with opened(session.settings()) as project:
+        return answer(project.settings, project.db, text)

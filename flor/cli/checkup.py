@@ -1,0 +1,144 @@
+"""`flor doctor`: is everything in order, and if not, what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flor.errors import FlorError
+from flor.record.journal import is_dead
+
+if TYPE_CHECKING:
+    from flor.config import Settings
+
+FREE_BYTES_WANTED = 1024**3
+
+
+@dataclass(frozen=True)
+class Finding:
+    subject: str
+    level: str  # ok, warning, problem
+    text: str
+    repair: str = ""
+
+
+def doctor(settings: Settings, *, as_json: bool) -> int:
+    """Print what was found; the exit code: 1 if something is broken."""
+    found = [finding for check in CHECKS for finding in _guarded(check, settings)]
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
+    else:
+        colors = {"ok": "green", "warning": "yellow", "problem": "red"}
+        for finding in found:
+            level = click.style(f"{finding.level:<8}", fg=colors[finding.level])
+            click.echo(f"{level} {finding.subject:<10} {finding.text}")
+            if finding.repair:
+                click.echo(f"{'':19} → {finding.repair}")
+    return int(any(finding.level == "problem" for finding in found))
+
+
+def _guarded(
+    check: Callable[[Settings], Iterator[Finding]], settings: Settings
+) -> Iterator[Finding]:
+    name = check.__name__.strip("_")
+    try:
+        yield from check(settings)
+    except (FlorError, OSError) as error:
+        yield Finding(name, "problem", str(error))
+
+
+def _project(settings: Settings) -> Iterator[Finding]:
+    yield Finding("project", "ok", f"{settings.projid} in {settings.root}")
+
+
+def _git(settings: Settings) -> Iterator[Finding]:
+    from flor.git import open_repository
+
+    if shutil.which("git") is None:
+        yield Finding("git", "problem", "git is not on PATH", "install git; runs have no version")
+        return
+    version = subprocess.run(["git", "--version"], capture_output=True, text=True, check=False)
+    yield Finding("git", "ok", version.stdout.strip())
+    repository = open_repository(settings.root, settings.flor_dir, settings.branch, create=False)
+    kind = "flor's own repository" if repository.private else "the project's repository"
+    branch = repository.ref.removeprefix("refs/heads/")
+    count = sum(1 for _ in repository.journals())
+    yield Finding("branch", "ok", f"{branch} in {kind}, {count:,} runs on it")
+    if branch != settings.branch and not repository.private:
+        text = f"a branch {settings.branch!r} of your own exists; versions go to {branch!r}"
+        yield Finding("branch", "warning", text)
+
+
+def _journals(settings: Settings) -> Iterator[Finding]:
+    from flor.record.publish import journal_files
+
+    runs = sorted(settings.runs_dir.iterdir()) if settings.runs_dir.is_dir() else []
+    size, torn, empty = 0, 0, []
+    for run_dir in runs:
+        files = [path for path in journal_files(run_dir) if path.exists()]
+        if not files:
+            empty.append(run_dir)
+        for path in files:
+            content = path.read_bytes()
+            size += len(content)
+            torn += bool(content) and not content.endswith(b"\n") and is_dead(run_dir)
+    yield Finding("journals", "ok", f"{len(runs):,} runs, {size / 1024**2:,.1f} MiB")
+    if torn:
+        text = f"{torn} journals end in half a line, which is skipped; the rest is read"
+        yield Finding("journals", "warning", text)
+    for run_dir in empty:
+        yield Finding("journals", "warning", f"{run_dir} holds no journal", "remove the folder")
+    waiting = settings.flor_dir / "unpublished"
+    late = [path.name for path in waiting.iterdir()] if waiting.is_dir() else []
+    late = [name for name in late if is_dead(settings.runs_dir / name)]
+    if late:
+        text = f"{len(late)} ended runs are not on the branch yet"
+        yield Finding("journals", "warning", text, "flor sync")
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    from flor.store.catalog import count_runs
+    from flor.store.project import opened
+
+    with opened(settings) as project:
+        db = project.db
+        yield Finding("database", "ok", f"{db.place}, {count_runs(db):,} runs")
+        if db.dialect == "sqlite":
+            answer = db.execute("pragma quick_check(1)")[0][0]
+            if answer != "ok":
+                repair = f"remove {settings.sqlite_path}; the next query fills it again"
+                yield Finding("database", "problem", f"damaged: {answer}", repair)
+        bad = db.execute(
+            "select count(*), coalesce(sum(bad_lines), 0) from journals where bad_lines > 0"
+        )
+        count, lines = bad[0]
+        if count:
+            text = f"{lines} unreadable lines in {count} journals were skipped"
+            yield Finding("journals", "warning", text)
+
+
+def _disk(settings: Settings) -> Iterator[Finding]:
+    place = settings.flor_dir if settings.flor_dir.exists() else settings.root
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1024**3:,.1f} GiB free at {place}"
+    if free < FREE_BYTES_WANTED:
+        yield Finding("disk", "warning", text, "make room: runs go on without it, unrecorded")
+    else:
+        yield Finding("disk", "ok", text)
+    probe = Path(place) / f".flor-probe-{id(settings)}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        repair = "make it writable; runs are not recorded until then"
+        yield Finding("disk", "problem", f"{place} is not writable: {error.strerror}", repair)
+
+
+CHECKS = (_project, _git, _journals, _database, _disk)

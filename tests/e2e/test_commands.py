@@ -1,0 +1,171 @@
+"""The `flor` command, as a user types it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Project
+
+TRAIN = """
+import flor
+lr = flor.arg("lr", 0.1)
+for epoch in flor.loop("epoch", range(3)):
+    for step in flor.loop("step", range(2)):
+        flor.log("loss", lr * (epoch + step))
+    flor.log("acc", 1 - lr * epoch)
+open("data.csv").read()
+"""
+
+
+@pytest.fixture
+def trained(project: Project) -> Project:
+    """Two versions of a script, three runs."""
+    project.write("data.csv", "1,2\n")
+    project.write("train.py", TRAIN)
+    project.python("train.py")
+    project.python("train.py", "--kwargs", "lr=0.2")
+    project.write("train.py", TRAIN + "flor.log('done', 'yes')\n")
+    project.python("train.py", "--kwargs", "lr=0.3")
+    return project
+
+
+def test_runs(trained: Project) -> None:
+    text = trained.flor("runs")
+    assert text.count("finished") == 3
+    assert "lr=0.3" in text
+    assert len(json.loads(trained.flor("runs", "--json"))) == 3
+    assert "the newest 1 of 3 runs" in trained.flor("runs", "-n", "1")
+
+
+def test_show(trained: Project) -> None:
+    text = trained.flor("show")
+    for part in ("train.py", "finished", "lr", "0.3", "epoch/step/loss", "data.csv", "▁"):
+        assert part in text
+    assert "+flor.log('done', 'yes')" in text
+    assert "the code is that of the run before" in trained.flor("show", "-2")
+    assert trained.flor("show", "--code") == TRAIN + "flor.log('done', 'yes')\n"
+    shown = json.loads(trained.flor("show", "latest", "--json"))
+    assert shown["args"] == {"lr": 0.3}
+    assert shown["data"][0]["path"] == "data.csv"
+
+
+def test_dataframe(trained: Project) -> None:
+    rows = json.loads(trained.flor("dataframe", "lr", "loss", "--where", "lr > 0.15", "--json"))
+    assert len(rows) == 12
+    assert set(rows[0]) == {
+        *("projid", "tstamp", "filename", "run_id", "epoch", "step", "lr", "loss"),
+    }
+    text = trained.flor("dataframe", "lr", "acc", "--csv")
+    assert len(list(csv.DictReader(io.StringIO(text)))) == 9
+    trained.flor("dataframe", "acc", "--csv", "out.csv")
+    assert (trained.root / "out.csv").read_text().startswith("projid,")
+    trained.flor("dataframe", "acc", "--parquet", "out.parquet")
+    assert (trained.root / "out.parquet").read_bytes()[:4] == b"PAR1"
+    assert "acc" in trained.flor("dataframe", "--csv", "acc").splitlines()[0]
+
+
+def test_an_unknown_name_suggests_near_ones(trained: Project) -> None:
+    done = trained.python("-m", "flor", "dataframe", "los")
+    assert "did you mean 'loss'" in done.stderr
+
+
+def test_sql(trained: Project) -> None:
+    rows = json.loads(
+        trained.flor(
+            "sql", "select lr, max(acc) as best from frame group by lr order by lr", "--json"
+        )
+    )
+    assert [row["lr"] for row in rows] == [0.1, 0.2, 0.3]
+    rows = json.loads(trained.flor("sql", "select count(*) as n from logs", "--json"))
+    assert rows == [{"n": 31}]
+
+
+def test_diff(trained: Project) -> None:
+    text = trained.flor("diff", "-2", "latest")
+    assert "+flor.log('done', 'yes')" in text
+    assert "is the same" in trained.flor("diff", "-3", "-2")
+
+
+def test_sync_between_clones(trained: Project, tmp_path: Path) -> None:
+    """Two clones push their runs; each sees both."""
+    hub = tmp_path / "hub.git"
+    subprocess.run(["git", "init", "-q", "--bare", str(hub)], check=True)
+    trained.git("remote", "add", "origin", str(hub))
+    trained.git("push", "-q", "origin", "main", "flor")
+    other = Project(tmp_path / "other", trained.env)
+    subprocess.run(["git", "clone", "-q", str(hub), str(other.root)], check=True)
+    assert "read 3 runs of other clones" in other.flor("sync")
+    assert len(other.frame("loss")) == 18
+    assert [row["loss"] for row in other.frame("loss")] == [
+        r["loss"] for r in trained.frame("loss")
+    ]
+
+    other.write("train.py", "import flor\nflor.log('loss', 7)\n")
+    other.python("train.py")
+    other.flor("sync", "--push")
+    trained.python("train.py", "--kwargs", "lr=0.4")
+    assert "both sides are joined" in trained.flor("sync", "--push")
+    other.flor("sync")
+    assert {run["run_id"] for run in other.runs()} == {run["run_id"] for run in trained.runs()}
+    assert len(other.runs()) == 5
+    status = trained.git("status", "--porcelain", "--branch")
+    assert status.startswith("## main")
+
+
+def test_the_database_can_be_deleted(trained: Project) -> None:
+    before = trained.flor("dataframe", "lr", "loss", "acc", "--csv")
+    (trained.root / ".flor" / "flor.db").unlink()
+    assert trained.flor("dataframe", "lr", "loss", "acc", "--csv") == before
+
+
+def test_the_journals_come_back_from_the_branch(trained: Project) -> None:
+    before = trained.flor("dataframe", "lr", "loss", "acc", "--csv")
+    subprocess.run(["rm", "-rf", str(trained.root / ".flor")], check=True)
+    trained.flor("sync")
+    assert trained.flor("dataframe", "lr", "loss", "acc", "--csv") == before
+
+
+def test_doctor(trained: Project) -> None:
+    text = trained.flor("doctor")
+    assert "3 runs on it" in text
+    assert "problem" not in text
+    (trained.root / ".git" / "HEAD").write_text("nonsense")
+    assert "problem" in trained.flor("doctor", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["show", "nothing"], 1, "no run is called 'nothing'"),
+        (["show", "-9"], 1, "there is no run -9"),
+        (["sql", "drop table runs"], 1, "SELECT"),
+        (["sql", "select * from read_csv('/etc/passwd')"], 1, "flor:"),
+        (["dataframe", "acc", "--where", "acc >"], 1, "acc >"),
+        (["dataframe", "acc", "--where", "ac > 1"], 1, "acc"),
+        (["shwo"], 2, "Did you mean `flor show`?"),
+        (["dataframe", "acc", "--csv", "--json"], 2, "choose one"),
+    ],
+)
+def test_errors_are_one_line(trained: Project, words: list[str], code: int, message: str) -> None:
+    done = trained.python("-m", "flor", *words, code=code)
+    assert message.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_project_says_what_to_type(project: Project) -> None:
+    assert "import flor" in project.flor("runs")
+    assert project.runs() == []
+
+
+def test_help_names_every_command(project: Project) -> None:
+    text = project.flor("--help")
+    for command in ("runs", "show", "dataframe", "sql", "diff", "sync", "doctor", "completion"):
+        assert f"  {command}" in text
+        assert "Usage: flor" in project.flor(command, "--help")
+    assert "_FLOR_COMPLETE" in project.flor("completion", "bash")
