@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import flor.session as session
+from flor import session
 
 if TYPE_CHECKING:
     import pandas as pd

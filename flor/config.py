@@ -107,9 +107,7 @@ def _from_environment() -> dict[str, Any]:
             try:
                 found[setting.name] = float(text)
             except ValueError:
-                raise ConfigError(
-                    f"FLOR_{setting.name.upper()}={text!r} is not a number"
-                ) from None
+                raise ConfigError(f"FLOR_{setting.name.upper()}={text!r} is not a number") from None
         else:
             found[setting.name] = text  # type: ignore[assignment]  # str or float, as declared
     return found

@@ -61,8 +61,8 @@ def _run_commits(git: Git, branch: str) -> Iterator[tuple[str, str]]:
     if not tips:
         return
     logged = git.run(
-        *("log", "-z", "--stdin", "--no-show-signature", "--no-notes", "--no-mailmap"),
-        *("--grep=^Flor-Run: ", "--format=%H%n%B"),
+        *("log", "-z", "--stdin", "--no-show-signature", "--no-notes", "--encoding=UTF-8"),
+        *("--basic-regexp", "--grep=^Flor-Run: ", "--format=%H%n%B"),
         data=b"\n".join(tips) + b"\n",
     )
     for commit in logged.split(b"\0"):
@@ -110,7 +110,8 @@ def fetch(git: Git, remote: str, name: str) -> bool:
     False if the remote has no such branch.
     """
     refspec = f"+refs/heads/{name}:refs/remotes/{remote}/{name}"
-    quiet = ["--quiet", "--no-tags", "--no-recurse-submodules", "--refmap="]
+    quiet = ["--quiet", "--no-tags", "--no-recurse-submodules", "--no-prune", "--refmap="]
+    quiet += ["--no-write-commit-graph"]
     for option in (["--no-write-fetch-head"], []):  # git before 2.29 always writes FETCH_HEAD
         try:
             git.run("fetch", *quiet, *option, remote, refspec, online=True)

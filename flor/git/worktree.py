@@ -2,12 +2,11 @@
 
 git compares the working tree with a copy of the user's index and lists what differs; flor reads
 those files itself, byte for byte, and writes the tree through the copy. What a file's content was
-is remembered in `.flor/hashes.json` for as long as its size and times stay the same.
+is remembered in `.flor/worktree.json` for as long as its size and times stay the same.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flor.errors import GitError
+from flor.git.hashes import Hashes, Stamp
 from flor.git.objects import Format, Object, start_writing
 from flor.git.process import Deadline, Git, TimedOut
 from flor.model import LeftOut
@@ -28,10 +28,7 @@ SOURCE_LIKE = frozenset(
 )
 LISTED_LIMIT = 1000  # files that a version names as left out
 BATCH_BYTES = 32 * 1024 * 1024  # content in memory at once
-SETTLED_NS = 2_000_000_000  # a file changed more recently could change again at the same time
 LEFTOVER_SECONDS = 3600  # a private index this old belongs to a process that was killed
-
-Stamp = tuple[int, int, int, int]
 
 
 class File(NamedTuple):
@@ -39,7 +36,7 @@ class File(NamedTuple):
 
     path: bytes
     mode: str
-    stamp: Stamp  # mtime and ctime in ns, size in bytes, inode
+    stamp: Stamp
     tracked: bool
 
     @property
@@ -128,7 +125,7 @@ class WorkTree:
 
     @property
     def _hashes(self) -> Path:
-        return self.flor_dir / "hashes.json"
+        return self.flor_dir / "worktree.json"
 
     def _code(
         self, limits: Limits, deadline: Deadline, source: Path | None, hashes: Hashes
@@ -228,13 +225,13 @@ class WorkTree:
         for number, file in enumerate(sorted(files, key=lambda file: not file.tracked)):
             if number % 64 == 0:
                 deadline.remaining()
-            oid = hashes.get(file)
+            oid = hashes.get(file.path, file.stamp)
             if oid is None:
                 blob = self._blob(survey, file, limit)
                 if blob is None:
                     continue
                 oid = blob.oid
-                hashes.put(file, oid)
+                hashes.put(file.path, file.stamp, oid)
                 new.append(blob)
                 waiting += len(blob.data)
             entries.append(Entry(file.mode, oid, file.path))
@@ -372,44 +369,3 @@ def _copy(source: Path, target: Path) -> None:
         return
     target.write_bytes(data)
     os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
-
-
-class Hashes:
-    """Which blob a file was, for as long as its stamp is the same. One file of JSON."""
-
-    def __init__(self, path: Path, git: Git) -> None:
-        self._path = path
-        self._owner = str(git.git_dir)
-        self._old: dict[str, list[object]] = {}
-        self._new: dict[str, list[object]] = {}
-        self._now = time.time_ns()
-
-    @classmethod
-    def load(cls, path: Path, git: Git) -> Hashes:
-        hashes = cls(path, git)
-        with suppress(OSError, ValueError, AttributeError):
-            data = json.loads(path.read_bytes())
-            if data.get("repository") == hashes._owner and isinstance(data["files"], dict):
-                hashes._old = data["files"]
-        return hashes
-
-    def get(self, file: File) -> str | None:
-        known = self._old.get(name := os.fsdecode(file.path))
-        if known is None or known[1:] != [*file.stamp]:
-            return None
-        self._new[name] = known
-        return str(known[0])
-
-    def put(self, file: File, oid: str) -> None:
-        """Remember it, unless the file is so new that a change might not show in its times."""
-        if max(file.stamp[:2]) < self._now - SETTLED_NS:
-            self._new[os.fsdecode(file.path)] = [oid, *file.stamp]
-
-    def save(self) -> None:
-        if self._new == self._old:
-            return
-        text = json.dumps({"repository": self._owner, "files": self._new})
-        part = self._path.parent / "tmp" / f"hashes-{os.getpid()}-{os.urandom(4).hex()}"
-        with suppress(OSError):  # it only saves time
-            part.write_text(text, encoding="ascii")
-            part.replace(self._path)

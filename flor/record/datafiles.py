@@ -127,8 +127,9 @@ class DataFiles:
             return self._folder(path)
         found = self._facts(path, declared=True)
         if found is None:
-            self._warn(f"flor.data({self._name(path)!r}): there is no such file; it is recorded as missing")
-            return DataFile(self._name(path), declared=True, note="missing")
+            name = self._name(path)
+            self._warn(f"flor.data({name!r}): there is no such file; it is recorded as missing")
+            return DataFile(name, declared=True, note="missing")
         return self._hashed(path, found)
 
     def _seen_file(self, path: str, opened: float) -> DataFile | None:

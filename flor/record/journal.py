@@ -68,12 +68,12 @@ class Journal:
         os.close(self.fd)
 
     def _refused(self, line: bytes, error: OSError) -> None:
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._keep(line)  # before the warning, which becomes a line itself
         self._warn(
             f"cannot write {self.path}: {error}. The training goes on; records wait in memory "
             f"(up to {BACKLOG_BYTES // 1024**2} MiB) until the disk takes them"
         )
-        self._retry_at = time.monotonic() + RETRY_SECONDS
-        self._keep(line)
 
     def _keep(self, line: bytes) -> None:
         if self._waiting_bytes + len(line) > BACKLOG_BYTES:

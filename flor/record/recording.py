@@ -43,7 +43,7 @@ class Recording:
         self._watch = watch
         self._closed = threading.Lock()
         self._versioned = True
-        age = 0.0 if is_interactive() else _process_age()
+        age = _age_of_first_run()
         began = time.perf_counter() - age
         started = datetime.fromtimestamp(time.time() - age, timezone.utc)
         self.run_dir = _new_run_dir(settings, started)
@@ -215,6 +215,16 @@ def _imported_files(root: Path, script: Path | None) -> list[Path]:
         if isinstance(file, str) and file.startswith(prefix) and "site-packages" not in file:
             found.add(Path(file))
     return sorted(path for path in found if path.is_relative_to(root))
+
+
+_earlier_runs = 0  # of this process; the first began with the process, imports included
+
+
+def _age_of_first_run() -> float:
+    """How long ago this run began: with the process, unless it is not the process's first."""
+    global _earlier_runs
+    _earlier_runs += 1
+    return _process_age() if _earlier_runs == 1 and not is_interactive() else 0.0
 
 
 def _process_age() -> float:

@@ -69,8 +69,9 @@ class Project:
 
     def journals(self) -> list[list[Any]]:
         """The parsed lines of each run's journal, oldest run first."""
-        files = sorted((self.root / ".flor" / "runs").glob("*/journal.jsonl"))
-        return [[json.loads(line) for line in path.read_text().splitlines()] for path in files]
+        files = (self.root / ".flor" / "runs").glob("*/journal.jsonl")
+        found = [[json.loads(line) for line in path.read_text().splitlines()] for path in files]
+        return sorted(found, key=lambda lines: str(lines[0]["tstamp"]))
 
     def lines(self, kind: str, run: int = -1) -> list[dict[str, Any]]:
         """The journal's object lines of one type."""

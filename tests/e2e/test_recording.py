@@ -126,13 +126,12 @@ def test_a_signal_loses_no_record(project: Project, number: int) -> None:
         "import flor\nfor i in flor.loop('i', range(10**9)):\n"
         "    flor.log('x', i)\n    print(i, flush=True)\n",
     )
-    process = project.start("train.py")
-    assert process.stdout is not None
-    for _ in range(500):
-        process.stdout.readline()
-    process.send_signal(number)
-    rest = process.stdout.read().split()
-    process.wait()
+    with project.start("train.py") as process:
+        assert process.stdout is not None
+        for _ in range(500):
+            process.stdout.readline()
+        process.send_signal(number)
+        rest = process.stdout.read().split()
     printed = int(rest[-1]) if rest else 499
     logged = [record[2] for record in records(project)]
     assert logged == list(range(len(logged)))
@@ -325,7 +324,7 @@ print("trained")
     )
     done = project.python("train.py")
     assert done.stdout == "trained\n"
-    assert done.stderr.count("flor:") == 1
+    assert done.stderr.count("flor:") == 1, done.stderr
     assert [row["x"] for row in project.frame("x")] == list(range(2000))
 
 
@@ -471,15 +470,14 @@ def test_the_run_in_progress_is_there(project: Project) -> None:
         "import flor, sys\nfor i in flor.loop('i', range(3)):\n    flor.log('x', i)\n"
         "print('ready', flush=True)\nimport time; time.sleep(60)\n",
     )
-    process = project.start("train.py")
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        assert [run["status"] for run in project.runs()] == ["running"]
-        assert [row["x"] for row in project.frame("x")] == [0, 1, 2]
-    finally:
-        process.kill()
-        process.wait()
+    with project.start("train.py") as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert [run["status"] for run in project.runs()] == ["running"]
+            assert [row["x"] for row in project.frame("x")] == [0, 1, 2]
+        finally:
+            process.kill()
     deadline = time.time() + 10
     while project.runs()[0]["status"] != "killed" and time.time() < deadline:
         time.sleep(0.1)

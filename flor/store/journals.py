@@ -1,0 +1,192 @@
+"""Reads journals: bytes → lines, as far as they were written, whatever they hold.
+
+Nothing here knows of the database, and no content of a file raises.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+CHUNK_BYTES = 4 * 1024 * 1024
+MAX_DIGITS = 4300  # Python refuses to read longer numbers
+MAIN = "journal.jsonl"
+
+_RUN_ID = re.compile(r"(\d{8}-\d{6})-")
+
+
+class Source(Protocol):
+    """What chunks are read from: a file, or an unpacked payload."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some whole lines of one journal, in order.
+
+    `records` are the arrays and `objects` the objects. An object may be defined after a record in
+    the same chunk but never after one that refers to it.
+    """
+
+    records: list[list[Any]]
+    objects: list[dict[str, Any]]
+    bad_lines: int
+    end: int  # offset after the last line
+
+
+def chunks(source: Source, offset: int = 0, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Parse what `source` gives, which starts at `offset`; a torn last line is left for later.
+
+    A payload from the branch may hold the journals of child processes behind the main one: a
+    chunk never spans them, and begins with the `child` line.
+    """
+    rest = b""
+    while block := source.read(size):
+        lines, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            lines += newline
+            offset += len(lines)
+            items, bad_lines = parse(lines)
+            yield from _split(items, bad_lines, offset)
+
+
+def parse(lines: bytes) -> tuple[list[Any], int]:
+    """The arrays and objects of whole lines, and how many other lines there were."""
+    count = lines.count(b"\n")
+    try:
+        # A newline cannot stand inside a JSON string, so no two torn lines make a whole one.
+        items = json.loads("[" + lines[:-1].replace(b"\n", b",\n").decode() + "]")
+    except (ValueError, RecursionError):
+        items = []
+    if len(items) != count:
+        items = [item for item in map(_parse_line, lines.split(b"\n")) if item is not None]
+    if not set(map(type, items)) <= {list, dict}:
+        items = [item for item in items if type(item) in (list, dict)]
+    return items, count - len(items)
+
+
+def _parse_line(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode(), parse_int=_integer)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= MAX_DIGITS else digits
+
+
+def _split(items: list[Any], bad_lines: int, end: int) -> Iterator[Chunk]:
+    objects = [item for item in items if type(item) is dict]
+    if not objects or not any(item.get("t") == "child" for item in objects):
+        records = [item for item in items if type(item) is list] if objects else items
+        yield Chunk(records, objects, bad_lines, end)
+        return
+    starts = [k for k, item in enumerate(items) if type(item) is dict and item.get("t") == "child"]
+    for first, after in zip([0, *starts], [*starts, len(items)], strict=True):
+        part = items[first:after]
+        if part or first == 0:
+            yield Chunk(
+                [item for item in part if type(item) is list],
+                [item for item in part if type(item) is dict],
+                bad_lines if first == 0 else 0,
+                end,
+            )
+
+
+class Unpacked:
+    """The content of a gzip payload, as far as it is intact."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self.intact = True
+
+    def read(self, size: int, /) -> bytes:
+        found = b""
+        while not found and self.intact and not (self._engine.eof and not self._next_member()):
+            try:
+                found = self._engine.decompress(self._payload, size)
+            except zlib.error:
+                self.intact = False
+                break
+            self._payload = self._engine.unconsumed_tail
+            if not found and not self._payload and not self._engine.eof:
+                self.intact = False  # it ends in the middle
+        return found
+
+    def _next_member(self) -> bool:
+        """gzip files may be written one behind the other."""
+        self._payload = self._engine.unused_data
+        if not self._payload:
+            return False
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        return True
+
+
+def journal_files(folder: Path) -> list[str]:
+    """The journal files of a run: the main one, then those of its children by age."""
+    with os.scandir(folder) as entries:
+        children = sorted(
+            (entry.stat().st_mtime_ns, entry.name)
+            for entry in entries
+            if entry.name.startswith("child-") and entry.name.endswith(".jsonl")
+        )
+    main = [MAIN] if (folder / MAIN).is_file() else []
+    return main + [name for _, name in children]
+
+
+def started_at(run_id: str) -> datetime | None:
+    """When a run began, as far as its id tells."""
+    match = _RUN_ID.match(run_id)
+    try:
+        return datetime.strptime(match[1], "%Y%m%d-%H%M%S") if match else None
+    except ValueError:
+        return None
+
+
+def is_alive(folder: Path, host: str, pid: int, began: datetime) -> bool:
+    """Whether the process of a run without an `end` still runs.
+
+    `began` is naive UTC. The claim on a run of this process is not looked at: closing the file
+    would drop the lock.
+    """
+    if pid == os.getpid() and host == socket.gethostname() and began >= _process_start():
+        return True
+    path = folder / "alive"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return True
+        return time.time() - path.stat().st_mtime < 3600  # this file system knows no locks
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _process_start() -> datetime:
+    """When this process began, a minute early; process ids come back, in containers at once."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return datetime.min
+    start = datetime.fromtimestamp(time.time() - age - 60, timezone.utc)
+    return start.replace(tzinfo=None)

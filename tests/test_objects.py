@@ -1,0 +1,65 @@
+"""Large values on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from flor.errors import ObjectMissing
+from flor.objects import ObjectStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore(tmp_path / "objects")
+
+
+def test_put_then_get(store: ObjectStore) -> None:
+    digest = store.put(b"weights")
+
+    assert digest == hashlib.blake2b(b"weights", digest_size=32).hexdigest()
+    assert store.has(digest)
+    assert store.get(digest) == b"weights"
+
+
+def test_nothing_is_written_twice(store: ObjectStore) -> None:
+    path = store.path(store.put(b"weights"))
+    before = path.stat().st_mtime_ns, path.stat().st_ino
+
+    store.put(b"weights")
+
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def test_torn_object_is_written_again(store: ObjectStore) -> None:
+    digest = store.put(b"weights")
+    store.path(digest).write_bytes(b"wei")
+
+    store.put(b"weights")
+
+    assert store.get(digest) == b"weights"
+
+
+def test_missing_object_says_where_it_should_be(store: ObjectStore) -> None:
+    digest = hashlib.blake2b(b"never", digest_size=32).hexdigest()
+
+    assert not store.has(digest)
+    with pytest.raises(ObjectMissing, match=f"{digest} is not in .*objects"):
+        store.get(digest)
+
+
+def test_damaged_object_is_refused(store: ObjectStore) -> None:
+    digest = store.put(b"weights")
+    store.path(digest).write_bytes(b"WEIGHTS")
+
+    with pytest.raises(ObjectMissing, match="damaged"):
+        store.get(digest)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "AB" * 32, "ab" * 31 + "/."])
+def test_digest_leads_nowhere_else(store: ObjectStore, name: str) -> None:
+    with pytest.raises(ObjectMissing, match="not the digest"):
+        store.path(name)
