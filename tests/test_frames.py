@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flor.store.frames import RUN_DIMENSIONS, RunRow, pivot, summary
+from flor.store.contexts import RUN_DIMENSIONS
+from flor.store.frames import RunRow, pivot, summary
 from flor.store.packs import Column
 
 START = datetime(2026, 11, 18, 19, 3, 12)

@@ -18,6 +18,7 @@ from flor.store.project import Project, opened
 
 if TYPE_CHECKING:
     from flor.config import Settings
+    from flor.git import Repository
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 32
@@ -242,7 +243,7 @@ def _script(settings: Settings, run: catalog.RunRow) -> str:
     return _repository(settings).read(run.commit_id, run.filename).decode(errors="replace")
 
 
-def _repository(settings: Settings) -> Any:
+def _repository(settings: Settings) -> Repository:
     from flor.git import open_repository
 
     return open_repository(settings.root, settings.flor_dir, settings.branch, create=False)

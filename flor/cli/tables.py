@@ -21,19 +21,19 @@ CELL_CHARACTERS = 40
 
 
 def query(settings: Settings, names: tuple[str, ...], where: str | None) -> pd.DataFrame:
-    from flor.store import query as queries
     from flor.store.project import opened
+    from flor.store.query import dataframe
 
     with opened(settings) as project:
-        return queries.dataframe(settings, project.db, names, where)
+        return dataframe(settings, project.db, names, where)
 
 
 def sql(settings: Settings, text: str) -> pd.DataFrame:
-    from flor.store import query as queries
     from flor.store.project import opened
+    from flor.store.query import sql as answer
 
     with opened(settings) as project:
-        return queries.sql(settings, project.db, text)
+        return answer(settings, project.db, text)
 
 
 def write(

@@ -74,7 +74,10 @@ class DataFiles:
             )
 
     def _work(self) -> None:
-        self._watch.exempt = threading.get_ident()
+        with self._watch.unseen():
+            self._examine_all()
+
+    def _examine_all(self) -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while True:

@@ -108,10 +108,14 @@ class Recording:
     def _begin_version(self, script: Path | None) -> threading.Thread:
         essential = _imported_files(self.settings.root, script)
         thread = threading.Thread(
-            target=self._make_version, args=(essential,), name="flor-version", daemon=True
+            target=self._version_unseen, args=(essential,), name="flor-version", daemon=True
         )
         thread.start()
         return thread
+
+    def _version_unseen(self, essential: list[Path]) -> None:
+        with self._watch.unseen():
+            self._make_version(essential)
 
     def _make_version(self, essential: list[Path]) -> None:
         settings = self.settings

@@ -10,7 +10,8 @@ import os
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,11 +52,20 @@ class Watch:
         self.sink: Sink = self.queue
         self.overflow = 0
         self.on = True
-        self.exempt = 0  # the thread that reads files only to hash them
+        self._exempt: set[int] = set()  # flor's own threads
 
     def install(self) -> None:
         # An audit hook stays until the process ends; `on` is what switches it.
         sys.addaudithook(self._hook)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What this thread opens is not what the script reads: flor hashes and versions it."""
+        self._exempt.add(get_ident())
+        try:
+            yield
+        finally:
+            self._exempt.discard(get_ident())  # a later thread may have the same number
 
     def restart(self) -> None:
         """Another run begins in this process."""
@@ -79,7 +89,7 @@ class Watch:
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         if path in self._seen or not isinstance(path, (str, bytes, os.PathLike)):
             return
-        if get_ident() == self.exempt:
+        if get_ident() in self._exempt:
             return
         reading = "r" in mode and "+" not in mode if isinstance(mode, str) else not flags & 3
         if not reading:

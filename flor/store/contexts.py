@@ -7,7 +7,7 @@ columns of different depths is then arithmetic on these numbers, with no loop ov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ from flor.store.arrays import Array, Bools, Ints
 
 Path = tuple[str, ...]
 
+RUN_DIMENSIONS = ("projid", "tstamp", "filename", "run_id")
+NTH = "nth"
 ROOM = 2**62  # keys stay below it, clear of overflow
 
 
@@ -124,3 +126,30 @@ def _union(parts: list[Ints]) -> Ints:
     if all(len(part) == len(first) and bool((part == first).all()) for part in parts[1:]):
         return first
     return np.unique(np.concatenate(parts))
+
+
+def dimension_names(path: Path) -> Path:
+    """The dimension of each level; a loop inside a loop of the same name is `<loop>_2`."""
+    dims: list[str] = []
+    for loop in path:
+        dim = f"{loop}_loop" if loop in RUN_DIMENSIONS or loop == NTH else loop
+        level = 2
+        while dim in dims:
+            dim, level = f"{loop}_{level}", level + 1
+        dims.append(dim)
+    return tuple(dims)
+
+
+def dimensions(paths: Iterable[Path]) -> list[str]:
+    """All loop dimensions: outer before inner, else in order of first appearance."""
+    outer: dict[str, set[str]] = {}
+    for dims in dict.fromkeys(dimension_names(path) for path in paths):
+        for level, dim in enumerate(dims):
+            outer.setdefault(dim, set()).update(dims[:level])
+    ordered: list[str] = []
+    while outer:
+        # Loops nested both ways round have no outermost one: then the first that appeared.
+        ready = (dim for dim, around in outer.items() if not around & outer.keys())
+        ordered.append(next(ready, next(iter(outer))))
+        del outer[ordered[-1]]
+    return ordered

@@ -50,13 +50,21 @@ import numpy as np
 import pandas as pd
 
 from flor.store.arrays import Array, Bools, Cells, Ints, from_items, masked, strings, unify
-from flor.store.contexts import ROOM, Axis, Node, Path, contexts
+from flor.store.contexts import (
+    NTH,
+    ROOM,
+    Axis,
+    Node,
+    Path,
+    contexts,
+    dimension_names,
+    dimensions,
+)
 
 if TYPE_CHECKING:
-    from flor.store.packs import Column, Columns
+    from flor.store.packs import Column
 
-RUN_DIMENSIONS = ("projid", "tstamp", "filename", "run_id")
-NTH = "nth"
+    RunColumns = Mapping[str, Sequence[Column]]
 
 
 class RunRow(NamedTuple):
@@ -100,7 +108,10 @@ class _Rows:
 
 
 def pivot(
-    runs: Sequence[RunRow], columns: Columns, names: Sequence[str], paths: Iterable[Path] = ()
+    runs: Sequence[RunRow],
+    columns: Mapping[int, RunColumns],
+    names: Sequence[str],
+    paths: Iterable[Path] = (),
 ) -> pd.DataFrame:
     """The table of these names over these runs; the module's docstring says what it means.
 
@@ -108,13 +119,13 @@ def pivot(
     """
     runs = in_order(runs)
     axes: list[Axis] = []
-    found = _found([columns.get(run.run_pk, {}) for run in runs], dict.fromkeys(names))
+    found = _found((columns.get(run.run_pk, {}) for run in runs), dict.fromkeys(names))
     series = {name: _series(each, axes) for name, each in found.items()}
     nodes = contexts(axes, len(runs))
     for each in series.values():
         _label(each, nodes)
     groups = [rows for node in nodes.values() if len((rows := _rows(node, series)).context)]
-    dims = _dimensions([*(axis.path for axis in axes), *paths])
+    dims = dimensions([*(axis.path for axis in axes), *paths])
     order = _order(groups, dims)
 
     run = _joined([rows.node.lift(rows.context, 0) for rows in groups], order)
@@ -134,7 +145,7 @@ def pivot(
     return pd.DataFrame(frame)
 
 
-def summary(runs: Sequence[RunRow], columns: Columns) -> pd.DataFrame:
+def summary(runs: Sequence[RunRow], columns: Mapping[int, RunColumns]) -> pd.DataFrame:
     """One row per run: its dimensions, status and seconds, its arguments, its run-level values.
 
     An argument counts wherever it was read; other names only if logged outside of every loop. Of
@@ -146,7 +157,7 @@ def summary(runs: Sequence[RunRow], columns: Columns) -> pd.DataFrame:
     seconds = [np.nan if run.seconds is None else run.seconds for run in runs]
     frame["seconds"] = np.array(seconds, np.float64)
     taken = {*frame, NTH}
-    attributes = last_values([columns.get(run.run_pk, {}) for run in runs])
+    attributes = last_values((columns.get(run.run_pk, {}) for run in runs), len(runs))
     for wanted in (True, False):
         for name, (values, is_arg) in attributes.items():
             if is_arg == wanted:
@@ -158,7 +169,7 @@ def in_order(runs: Sequence[RunRow]) -> list[RunRow]:
     return sorted(runs, key=lambda run: (run.tstamp, run.run_id))
 
 
-def last_values(per_run: Sequence[Mapping[str, Sequence[Column]]]) -> dict[str, tuple[Any, bool]]:
+def last_values(per_run: Iterable[RunColumns], runs: int) -> dict[str, tuple[Any, bool]]:
     """Names as attributes of runs: an array with one cell per run, and whether it is an argument.
 
     Of several values the last one; values logged in loops count only for arguments.
@@ -177,15 +188,13 @@ def last_values(per_run: Sequence[Mapping[str, Sequence[Column]]]) -> dict[str, 
                 items.append(column.values[-1:].item())
     attributes = {}
     for name, (where, items) in found.items():
-        at = np.full(len(per_run), -1, np.int64)
+        at = np.full(runs, -1, np.int64)
         at[where] = np.arange(len(where))
         attributes[name] = (unify([from_items(items)]).take(at), name in arguments)
     return attributes
 
 
-def _found(
-    per_run: Sequence[Mapping[str, Sequence[Column]]], names: Iterable[str]
-) -> dict[str, _Found]:
+def _found(per_run: Iterable[RunColumns], names: Iterable[str]) -> dict[str, _Found]:
     """What all runs logged of these names.
 
     One pass in the order of the runs: with very many runs, walking memory once is what counts.
@@ -325,37 +334,10 @@ def _positions(series: _Series, rows: _Rows) -> Ints:
     return positions
 
 
-def _dimension_names(path: Path) -> Path:
-    """The dimension of each level; a loop inside a loop of the same name is `<loop>_2`."""
-    dims: list[str] = []
-    for loop in path:
-        dim = f"{loop}_loop" if loop in RUN_DIMENSIONS or loop == NTH else loop
-        level = 2
-        while dim in dims:
-            dim, level = f"{loop}_{level}", level + 1
-        dims.append(dim)
-    return tuple(dims)
-
-
-def _dimensions(paths: Iterable[Path]) -> list[str]:
-    """All loop dimensions: outer before inner, else in order of first appearance."""
-    outer: dict[str, set[str]] = {}
-    for dims in dict.fromkeys(_dimension_names(path) for path in paths):
-        for level, dim in enumerate(dims):
-            outer.setdefault(dim, set()).update(dims[:level])
-    ordered: list[str] = []
-    while outer:
-        # Loops nested both ways round have no outermost one: then the first that appeared.
-        ready = (dim for dim, around in outer.items() if not around & outer.keys())
-        ordered.append(next(ready, next(iter(outer))))
-        del outer[ordered[-1]]
-    return ordered
-
-
 def _order(groups: Sequence[_Rows], dims: Sequence[str]) -> Ints | None:
     """The order of the rows of all groups, one after the other; None: they stand in it."""
     if len(groups) <= 1:
-        own = _dimension_names(groups[0].node.path) if groups else ()
+        own = dimension_names(groups[0].node.path) if groups else ()
         if own == tuple(dim for dim in dims if dim in own):
             return None
     keys = [_joined([rows.node.lift(rows.context, 0) for rows in groups])]
@@ -394,7 +376,7 @@ def _iterations(groups: Sequence[_Rows], dim: str) -> tuple[Ints, Bools]:
 
 def _level(rows: _Rows, dim: str) -> tuple[Node, Ints] | None:
     """The node of a dimension and each row's context there; None: the rows are not in that loop."""
-    names = _dimension_names(rows.node.path)
+    names = dimension_names(rows.node.path)
     if dim not in names:
         return None
     depth = names.index(dim) + 1

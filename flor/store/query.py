@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ from flor.config import Settings
 from flor.errors import QueryError
 from flor.store import packs, relations
 from flor.store.arrays import Ints
+from flor.store.contexts import NTH, RUN_DIMENSIONS
 from flor.store.database import Database
-from flor.store.frames import NTH, RUN_DIMENSIONS, RunRow, in_order, last_values, pivot, summary
-from flor.store.packs import NameInfo
+from flor.store.frames import RunRow, in_order, last_values, pivot, summary
+from flor.store.packs import Column, NameInfo
 from flor.store.sandbox import answer, check_statement, for_sql, lock, sandbox, shortened
 from flor.store.tokens import (
     RESERVED,
@@ -45,6 +46,7 @@ Names = Mapping[str, NameInfo]
 RELATIONS = frozenset({"runs", "versions", "args", "logs", "loops", "data"})
 FRAME = "frame"
 ROW = "__row__"
+BATCH_RUNS = 1000
 CALLER = 4  # frames from a warning here to the user's call of flor.dataframe
 
 
@@ -142,15 +144,40 @@ def sql(settings: Settings, db: Database, query: str) -> pd.DataFrame:
             raise QueryError(_explain(error, available, known, "")) from None
 
 
+class Batches(Mapping[int, dict[str, list[Column]]]):
+    """The columns of many runs, read and let go a thousand runs at a time, in their order.
+
+    Holding millions of columns at once would cost more than reading them.
+    """
+
+    def __init__(self, db: Database, run_pks: Sequence[int], names: Sequence[str]) -> None:
+        self._db, self._run_pks, self._names = db, run_pks, names
+        self._place = {run_pk: place for place, run_pk in enumerate(run_pks)}
+        self._batch: packs.Columns = {}
+
+    def __getitem__(self, run_pk: int) -> dict[str, list[Column]]:
+        if run_pk not in self._batch:
+            first = self._place[run_pk] // BATCH_RUNS * BATCH_RUNS
+            batch = self._run_pks[first : first + BATCH_RUNS]
+            self._batch = packs.read_columns(self._db, batch, self._names)
+        return self._batch[run_pk]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._run_pks)
+
+    def __len__(self) -> int:
+        return len(self._run_pks)
+
+
 def _frame(
     db: Database, runs: Sequence[RunRow], names: Sequence[str], known: Names
 ) -> pd.DataFrame:
     run_pks = [run.run_pk for run in runs]
     if names:
         paths = [path for name in names if name in known for path in known[name].paths]
-        return pivot(runs, packs.read_columns(db, run_pks, names), names, paths)
+        return pivot(runs, Batches(db, run_pks, names), names, paths)
     attributes = [name for name, info in known.items() if info.is_arg or () in info.paths]
-    return summary(runs, packs.read_columns(db, run_pks, attributes))
+    return summary(runs, Batches(db, run_pks, attributes))
 
 
 def _warn_unknown(names: Iterable[str], known: Names, frame: pd.DataFrame) -> None:
@@ -177,7 +204,7 @@ def _matching(
     with sandbox() as connection:
         connection.register(FRAME, shown)
         lock(connection)
-        statement = f"select {ROW} from {FRAME} where (\n{clause.text}\n)"  # noqa: S608 - one expression, in a sandbox
+        statement = f"select {ROW} from {FRAME} where (\n{clause.text}\n)"  # noqa: S608 - sandboxed
         try:
             check_statement(statement)
             rows = answer(connection, statement)[ROW].to_numpy(np.int64)
@@ -205,8 +232,7 @@ def _run_attributes(
     attributes: dict[str, Any] = {}
     wanted = [name for name in _known_names(missing.values(), known) if _is_of_runs(known[name])]
     if wanted:
-        columns = packs.read_columns(db, [run.run_pk for run in runs], wanted)
-        found = last_values([columns.get(run.run_pk, {}) for run in runs])
+        found = last_values(Batches(db, [run.run_pk for run in runs], wanted).values(), len(runs))
         attributes |= {name: pd.Series(values) for name, (values, _) in found.items()}
     of_run = [name for name in relations.RUNS if name in missing and name not in attributes]
     if of_run:
@@ -263,6 +289,11 @@ def _create_relations(
 
 def _explain(error: Exception, available: Iterable[str], known: Names, asked: str) -> str:
     message = shortened(error)
+    if asked:  # the user wrote a condition: neither FROM nor the last bracket
+        message = message.replace(" in FROM clause", "")
+        message = message.replace(
+            'syntax error at or near ")"', "syntax error before a ) or the end"
+        )
     missing = re.search(r'(?:[Cc]olumn|named) "([^"]+)"', message)
     if missing is None:
         return asked + message

@@ -46,7 +46,6 @@ def sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
-            "memory_limit": "70%",
             "temp_directory": "",  # else it spills into a folder of the user's working directory
         },
     )
