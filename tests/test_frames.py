@@ -302,7 +302,7 @@ def test_a_loop_called_like_a_dimension():
 
 
 def test_an_argument_read_twice_is_one_value():
-    # arg("lr") = 0.1, again in a helper   log("x", 1) log("x", 1)
+    # arg("lr") = 0.1, read again   log("x", 1) log("x", 1)
     columns = logged(("", "lr", 0.1), ("", "lr", 0.1), ("", "x", 1), ("", "x", 1), args=("lr",))
     assert table(pivot([run()], {1: columns}, ["lr"])) == [(0.1,)]
     assert table(pivot([run()], {1: columns}, ["lr", "x"])) == [(0, 0.1, 1), (1, 0.1, 1)]

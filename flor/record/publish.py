@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from flor.config import MiB, Settings
-from flor.errors import GitError
 from flor.git import open_repository
 from flor.model import Version
 from flor.record.journal import is_dead
 
-RAW_PER_COMPRESSED = 12  # text of numbers compresses at most about so well
+BLOCK_BYTES = 1024 * 1024
 
 
 def payload(run_dir: Path, limit_bytes: int) -> bytes:
@@ -23,13 +22,27 @@ def payload(run_dir: Path, limit_bytes: int) -> bytes:
     A `child` line begins a journal of its own, so the files need no frame around them.
     """
     files = journal_files(run_dir)
-    size = sum(path.stat().st_size for path in files)
-    if size <= limit_bytes * RAW_PER_COMPRESSED:
-        whole = gzip.compress(b"".join(_complete_lines(path) for path in files), 6, mtime=0)
-        if len(whole) <= limit_bytes:
-            return whole
-    lines = (line for path in files for line in _summary(path))
-    return gzip.compress(b"".join(lines), 6, mtime=0)
+    whole = _compressed((chunk for path in files for chunk in _complete_lines(path)), limit_bytes)
+    if whole is not None:
+        return whole
+    summary = _compressed((line for path in files for line in _summary(path)), None)
+    assert summary is not None
+    return summary
+
+
+def _compressed(chunks: Iterator[bytes], limit_bytes: int | None) -> bytes | None:
+    """gzip of the chunks, or None as soon as it is over the limit.
+
+    The fastest level: the script that has just ended waits for it.
+    """
+    gzip = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    parts, size = [], 0
+    for chunk in chunks:
+        parts.append(gzip.compress(chunk))
+        size += len(parts[-1])
+        if limit_bytes is not None and size > limit_bytes:
+            return None
+    return b"".join([*parts, gzip.flush()])
 
 
 def journal_files(run_dir: Path) -> list[Path]:
@@ -79,9 +92,17 @@ def _head_of(run_dir: Path) -> tuple[Version | None, str]:
     return version, filename
 
 
-def _complete_lines(path: Path) -> bytes:
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1]
+def _complete_lines(path: Path) -> Iterator[bytes]:
+    """The file in blocks; half a line at its end is left out."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            lines, newline, rest_of_block = block.rpartition(b"\n")
+            if newline:
+                yield rest + lines + newline
+                rest = rest_of_block
+            else:
+                rest += block
 
 
 def _summary(path: Path) -> Iterator[bytes]:
@@ -112,5 +133,3 @@ def _summary(path: Path) -> Iterator[bytes]:
     yield from last.values()
     yield (json.dumps(note) + "\n").encode() + end
 
-
-__all__ = ["GitError", "journal_files", "payload", "publish", "publish_dead"]
