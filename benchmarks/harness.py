@@ -80,7 +80,7 @@ class Figure:
         numbers = [value for value in self.peers.values() if not isinstance(value, str)]
         if not numbers or not self.ours or self.ours < 0 or self.more_is_better:
             return "-"
-        return f"{min(numbers) / self.ours:.3g} x"
+        return f"{number(min(numbers) / self.ours)} x"
 
     def row(self, names: list[str]) -> list[str]:
         sign = "≥" if self.more_is_better else "≤"

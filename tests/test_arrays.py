@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flor.store.arrays import strings, unify
+from flor.store.arrays import STRING, strings, unify
 
 DAY = datetime(2026, 11, 18)
 
@@ -28,7 +28,7 @@ def placed(pieces: list[np.ndarray], at: list[int]) -> pd.Series:
         (np.array([0.5, 1.5]), "float64", "float64"),
         (np.array([1, 2]), "int64", "Int64"),
         (np.array([True, False]), "bool", "boolean"),
-        (objects("a", "b"), "str", "str"),
+        (objects("a", "b"), STRING, STRING),
         (objects(DAY, DAY), "datetime64[us]", "datetime64[us]"),
         (objects([1], {"a": 1}), "object", "object"),
         (objects(2**64, 1), "object", "object"),
@@ -63,7 +63,7 @@ def test_ints_and_floats_are_floats_where_that_is_exact():
         ((0.5, None), "float64"),
         ((1, None), "Int64"),
         ((True, None), "boolean"),
-        (("a", None), "str"),
+        (("a", None), STRING),
         ((DAY, None), "datetime64[us]"),
         (([1], None), "object"),
         ((None, None), "object"),

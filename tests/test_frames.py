@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flor.store.arrays import STRING
 from flor.store.contexts import RUN_DIMENSIONS
 from flor.store.frames import RunRow, pivot, summary
 from flor.store.packs import Column
@@ -104,7 +105,7 @@ def test_dimensions_come_first_and_are_typed():
     frame = pivot([run()], {1: logged(("epoch=0", "acc", 1))}, ["acc"])
     assert [*frame.columns] == ["projid", "tstamp", "filename", "run_id", "epoch", "acc"]
     assert [str(dtype) for dtype in frame.dtypes] == [
-        *("str", "datetime64[us]", "str", "str", "int64", "int64")
+        *(STRING, "datetime64[us]", STRING, STRING, "int64", "int64")
     ]
     assert frame["tstamp"][0] == START + timedelta(minutes=1)
 

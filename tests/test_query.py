@@ -387,7 +387,8 @@ def test_results_are_typed(light):
         "select count(*) as n, sum(step) as total, max(acc) as best, min(note) as note from "
         "(select step, acc, note, loss from frame)",
     )
-    assert [str(dtype) for dtype in found.dtypes] == ["int64", "int64", "float64", "str"]
+    assert [str(dtype) for dtype in found.dtypes][:3] == ["int64", "int64", "float64"]
+    assert isinstance(found["note"][0], str)
     assert found["total"][0] == 1
 
 

@@ -57,7 +57,7 @@ class Cells:
                 missing |= self.null[at]
             return masked(placed, missing) if missing.any() else placed
         if missing.any():
-            placed[missing] = {"f": np.nan, "M": np.datetime64("NaT"), "O": None}[kind]
+            placed[missing] = {"f": np.nan, "M": np.datetime64("NaT", "us"), "O": None}[kind]
         # A bare object array would be guessed at again when the DataFrame is built.
         return pd.Series(placed, dtype=object) if kind == "O" else placed
 
