@@ -180,6 +180,11 @@ class Active(Recorded):
     def before_fork(self) -> None:
         with suppress(Exception):
             self._place = self.recorder.here()
+            self._recording.before_fork()
+
+    def after_fork_in_parent(self) -> None:
+        with suppress(Exception):
+            self._recording.after_fork_in_parent()
 
     def after_fork(self) -> Mode:
         run_dir = self._recording.run_dir
@@ -249,7 +254,11 @@ def install() -> None:
     watch.install()
     atexit.register(_at_exit)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=_after_fork_in_parent,
+            after_in_child=_after_fork,
+        )
 
 
 def commit() -> str | None:
@@ -320,6 +329,11 @@ def _at_exit() -> None:
 
 def _before_fork() -> None:
     mode.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if isinstance(mode, Active):
+        mode.after_fork_in_parent()
 
 
 def _after_fork() -> None:

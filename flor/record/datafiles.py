@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from flor.model import DataFile
@@ -19,9 +20,15 @@ from flor.record.watch import MAX_FILES, Watch
 BLOCK = 1024 * 1024
 SAMPLE_ABOVE = 4 * 1024**3  # a larger file is hashed in places
 SAMPLES = 64
+POLL_SECONDS = 1.0
+STOP_SECONDS = 2.0
 RACY_SECONDS = 2.0  # a file changed this recently may change again within one tick of its mtime
 SYSTEM_FOLDERS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib", "/run/", "/var/lib/")
 IGNORED_PARTS = ("/.flor/", "/.git/", "/__pycache__/", "/site-packages/", "/dist-packages/")
+
+
+class Stopped(Exception):
+    """The thread was told to end in the middle of its work."""
 
 
 class DataFiles:
@@ -43,15 +50,26 @@ class DataFiles:
         self._run_dir = run_dir
         self._emit = emit
         self._warn = warn
-        self._cache = HashCache(root / ".flor" / "hashes.jsonl")
+        self._cache = HashCache(root / ".flor" / "hashes.jsonl", self._go_on)
         self._declared: deque[str] = deque()
         self._offsets: dict[str, int] = {}
         self._done: dict[str, bool] = {}  # path -> whether it is listed as declared
         self._wake = threading.Event()
-        self._closing = False
+        self._stopping = False  # the thread is to end soon, whatever is left
+        self._draining = False  # the thread is to end when nothing is left
         self._ignored = _ignored_folders()
+        self.start()
+
+    def start(self) -> None:
+        self._stopping = False
         self._thread = threading.Thread(target=self._work, name="flor-data", daemon=True)
         self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, so that the process can fork without it; what is left stays queued."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(STOP_SECONDS)
 
     def declare(self, path: str) -> None:
         self._declared.append(path if "://" in path else os.path.abspath(path))
@@ -59,36 +77,58 @@ class DataFiles:
 
     def close(self, seconds: float) -> None:
         """Finish what is queued, for at most so long; the rest is listed without a hash."""
-        self._closing = True
+        self._draining = True
         self._wake.set()
         self._thread.join(seconds)
         if self._thread.is_alive():
+            self.stop()
+            while self._declared:
+                self._list_only(self._declared.popleft(), declared=True)
             for path, _ in self._pending():
-                found = self._facts(path)
-                if found is not None:
-                    self._emit(found)
+                if path not in self._done and not self._is_ignored(path):
+                    self._list_only(path, declared=False)
         if self._watch.overflow:
             self._warn(
                 f"the run opened more than {MAX_FILES:,} files; its data version lists the first. "
                 "Declare the folder with flor.data(path) to cover all of them"
             )
 
-    def _work(self) -> None:
-        with self._watch.unseen():
-            self._examine_all()
+    def _list_only(self, path: str, *, declared: bool) -> None:
+        found = self._facts(path, declared=declared)
+        if found is not None:
+            note = "not hashed: the run ended first"
+            self._emit(DataFile.from_json({**found.to_json(), "note": note}))
 
-    def _examine_all(self) -> None:
+    def _work(self) -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        while True:
-            self._wake.wait(1.0)
-            self._wake.clear()
-            while self._declared:
-                self._examine(self._declared.popleft(), time.time(), declared=True)
-            for path, opened in self._pending():
+        with self._watch.unseen(), suppress(Stopped):
+            while True:
+                self._wake.wait(POLL_SECONDS)
+                self._wake.clear()
+                self._go_on()
+                self._examine_all()
+                if self._draining and not self._declared and not self._watch.queue:
+                    return
+
+    def _examine_all(self) -> None:
+        while self._declared:
+            path = self._declared.popleft()
+            try:
+                self._examine(path, time.time(), declared=True)
+            except Stopped:
+                self._declared.appendleft(path)
+                raise
+        for path, opened in self._pending():
+            try:
                 self._examine(path, opened, declared=False)
-            if self._closing and not self._declared and not self._watch.queue:
-                return
+            except Stopped:
+                self._watch.queue.appendleft((path, opened))
+                raise
+
+    def _go_on(self) -> None:
+        if self._stopping:
+            raise Stopped
 
     def _pending(self) -> Iterator[tuple[str, float]]:
         while self._watch.queue:
@@ -107,12 +147,16 @@ class DataFiles:
             return
         if self._done.get(path):
             return
-        self._done[path] = declared
+        self._go_on()
         try:
             found = self._declared_file(path) if declared else self._seen_file(path, opened)
+        except Stopped:
+            raise
         except Exception as error:  # noqa: BLE001 - the shield: a data version never stops a training
+            self._done[path] = declared
             self._warn(f"cannot record the data {path}: {type(error).__name__}: {error}")
             return
+        self._done[path] = declared
         if found is not None:
             self._emit(found)
 
@@ -185,8 +229,9 @@ class DataFiles:
 class HashCache:
     """Content hashes by (path, inode, size, mtime), kept in a file of JSON lines."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, go_on: Callable[[], None]) -> None:
         self._path = path
+        self._go_on = go_on
         self._known: dict[str, str] | None = None
 
     def digest(self, path: str) -> str:
@@ -194,7 +239,9 @@ class HashCache:
         key = f"{path}|{info.st_ino}|{info.st_size}|{info.st_mtime_ns}"
         known = self._load()
         if key not in known:
-            known[key] = _sampled(path, info) if info.st_size > SAMPLE_ABOVE else _whole(path)
+            known[key] = (
+                _sampled(path, info) if info.st_size > SAMPLE_ABOVE else _whole(path, self._go_on)
+            )
             if time.time() - info.st_mtime > RACY_SECONDS:
                 with self._path.open("a", encoding="utf-8", errors="surrogateescape") as file:
                     file.write(json.dumps([key, known[key]]) + "\n")
@@ -212,12 +259,13 @@ class HashCache:
         return self._known
 
 
-def _whole(path: str) -> str:
+def _whole(path: str, go_on: Callable[[], None]) -> str:
     from hashlib import blake2b
 
     digest = blake2b(digest_size=32)
     with open(path, "rb", buffering=0) as file:
         while block := file.read(BLOCK):
+            go_on()
             started = time.perf_counter()
             digest.update(block)
             # Half the time of one core at most, so that a training on few cores keeps them.

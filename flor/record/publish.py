@@ -132,4 +132,3 @@ def _summary(path: Path) -> Iterator[bytes]:
                 yield line
     yield from last.values()
     yield (json.dumps(note) + "\n").encode() + end
-

@@ -72,6 +72,13 @@ class Recording:
     def declare(self, path: str) -> None:
         self._data.declare(path)
 
+    def before_fork(self) -> None:
+        """A fork copies one thread only: flor has no other while it happens."""
+        self._data.stop()
+
+    def after_fork_in_parent(self) -> None:
+        self._data.start()
+
     def cells(self, sources: list[str]) -> None:
         """What was typed in a notebook or a REPL: the code that really ran."""
         self.recorder.emit({"t": "cells", "source": sources})
