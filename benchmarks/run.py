@@ -9,6 +9,7 @@ import argparse
 import datetime
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 import dataframe
@@ -29,14 +30,27 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {python}, {platform.system()}"
 
 
+def commit() -> str:
+    """The measured code: figures of a tree that somebody is editing belong to no commit."""
+    here = README.parent
+    name = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=here, text=True)
+    edited = subprocess.run(
+        ["git", "diff", "--quiet", "HEAD", "--", "../flor"], cwd=here
+    ).returncode
+    return f"commit {name.strip()}{' with changes' if edited else ''}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["ours", "peers"], help="measure one side")
     parser.add_argument("--dry", action="store_true", help="print the table, write nothing")
     chosen = parser.parse_args()
+    measured = commit()
     subjects = harness.subjects(chosen.only)
     figures = [figure for module in ALL for figure in module.measure(subjects, None)]
-    text = f"{datetime.date.today().isoformat()}, {machine()}.\n\n{harness.table(figures)}"
+    text = (
+        f"{datetime.date.today().isoformat()}, {machine()}, {measured}.\n\n{harness.table(figures)}"
+    )
     print(text)
     missed = [figure.what for figure in figures if figure.missed]
     print("\nmissed goals:", "; ".join(missed) or "none")

@@ -25,7 +25,10 @@ def log(name: str, value: T) -> T:
     The record survives whatever happens to the process once this has returned. Numbers, text,
     lists and dicts keep their type; arrays, tensors and images are stored by content.
     """
-    session.mode.log(name, value, _getframe(1))
+    try:  # noqa: SIM105 - a context manager would cost more than the call
+        session.mode.log(name, value, _getframe(1))
+    except RecursionError:  # the script's own recursion is near its limit; that is not its end
+        pass
     return value
 
 
@@ -56,7 +59,10 @@ def data(path: P) -> P:
 
     Files that Python opens are found without this; it is for what C libraries read by themselves.
     """
-    session.mode.data(os.fspath(path))
+    try:
+        session.mode.data(os.fspath(path))
+    except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
+        session.tell(f"flor.data({path!r}) was not recorded: {error}")
     return path
 
 

@@ -1,7 +1,8 @@
 """Settings: where the project is and what its owner wants, read once.
 
 The project's root is the nearest folder upwards, from the script or the working directory, that
-holds `.flor/`, a `flor.toml`, a `pyproject.toml` with a `[tool.flor]` table, or a git repository.
+holds runs in `.flor/`, a `flor.toml`, a `pyproject.toml` with a `[tool.flor]` table, or a git
+repository.
 Each setting comes from the environment (`FLOR_DATABASE`), else from `flor.toml` or
 `[tool.flor]` (`database`), else from its default. Standard library only: a training imports this.
 """
@@ -61,7 +62,7 @@ def load(start: Path | None = None) -> Settings:
 def find_root(start: Path) -> Path | None:
     """The nearest project folder at or above `start`, or None."""
     for folder in (start, *start.parents):
-        marked = (folder / ".flor").is_dir() or (folder / "flor.toml").is_file()
+        marked = (folder / ".flor" / "runs").is_dir() or (folder / "flor.toml").is_file()
         if marked or (folder / ".git").exists() or _tool_table(folder / "pyproject.toml"):
             return folder
     return None

@@ -57,7 +57,7 @@ class LeftOut:
 
     path: str
     size_bytes: int
-    reason: str  # "too large" | "budget" | "nested repository" | "unreadable"
+    reason: str  # "too large", "budget", "may hold secrets", "nested repository", "unreadable"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flor.record.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from types import FrameType
 
@@ -45,7 +45,7 @@ class Mode(Protocol):
     def loop(self, name: str, iterable: Iterable[T]) -> Iterable[T]: ...
     def checkpointing(self, objects: dict[str, Any]) -> AbstractContextManager[None]: ...
     def data(self, path: str) -> None: ...
-    def close(self, ending: Ending) -> str | None: ...
+    def close(self, ending: Ending, *, share: bool = True) -> str | None: ...
     def before_fork(self) -> None: ...
     def after_fork(self) -> Mode: ...
 
@@ -70,7 +70,7 @@ class Off:
     def data(self, path: str) -> None:
         pass
 
-    def close(self, ending: Ending) -> str | None:
+    def close(self, ending: Ending, *, share: bool = True) -> str | None:
         return None
 
     def before_fork(self) -> None:
@@ -80,11 +80,37 @@ class Off:
         return self
 
 
+class Ended(Off):
+    """The run is over: the interpreter is about to go."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+
+    def log(self, name: str, value: Any, frame: FrameType) -> None:
+        with suppress(Exception):
+            self._warn(f"flor.log({name!r}, …) came after the end of the run; it is not recorded")
+
+
 class _Delegating:
     """A mode that starts to record with the first call."""
 
-    def _recorder(self) -> Mode:
+    def _begin(self) -> Mode:
         raise AssertionError("a subclass says how to begin")
+
+    def _recorder(self) -> Mode:
+        """The mode that records, begun once, whoever of several threads comes first."""
+        global mode, _beginning
+        with _lock:
+            if mode is not self:
+                return mode
+            if _beginning:
+                return Off()  # a signal handler that logs while the run is being set up
+            _beginning = True
+            try:
+                mode = self._begin()
+            finally:
+                _beginning = False
+            return mode
 
     def log(self, name: str, value: Any, frame: FrameType) -> None:
         self._recorder().log(name, value, frame)
@@ -101,7 +127,7 @@ class _Delegating:
     def data(self, path: str) -> None:
         self._recorder().data(path)
 
-    def close(self, ending: Ending) -> str | None:
+    def close(self, ending: Ending, *, share: bool = True) -> str | None:
         return None
 
     def before_fork(self) -> None:
@@ -114,10 +140,8 @@ class _Delegating:
 class Waiting(_Delegating):
     """No flor call yet: the first one begins the run."""
 
-    def _recorder(self) -> Mode:
-        global mode
-        mode = _begin()
-        return mode
+    def _begin(self) -> Mode:
+        return _begin_run()
 
 
 class Recorded:
@@ -139,7 +163,7 @@ class Recorded:
         try:
             end = self.recorder.scope(sorted(objects))
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
-            self.recorder.shield("flor.checkpointing(…)", error)
+            self.recorder.shield("flor.checkpointing", "", error)
         try:
             yield
         finally:
@@ -156,14 +180,13 @@ class Active(Recorded):
         self._recording = recording
         self.settings = recording.settings
         self._cells_before = len(_typed_cells())
-        self._place = (0, 0)
 
     def data(self, path: str) -> None:
         self._recording.declare(path)
 
-    def close(self, ending: Ending) -> str | None:
+    def close(self, ending: Ending, *, share: bool = True) -> str | None:
         global mode
-        mode = Waiting() if _interactive() else Off()
+        mode = Waiting() if _interactive() else Ended(self._recording.warn)
         # Nothing that defines dataclasses may be imported from here on: they compile text, and
         # that makes Python forget that Ctrl-C ended the script and exit with 1.
         if given is not None:
@@ -174,12 +197,12 @@ class Active(Recorded):
         cells = _typed_cells()[self._cells_before :]
         if cells:
             self._recording.cells(cells)
-        self._recording.finish(ending)
+        os.environ.pop("FLOR_PARENT", None)
+        self._recording.finish(ending, share=share)
         return self._recording.run.run_id
 
     def before_fork(self) -> None:
         with suppress(Exception):
-            self._place = self.recorder.here()
             self._recording.before_fork()
 
     def after_fork_in_parent(self) -> None:
@@ -189,57 +212,64 @@ class Active(Recorded):
     def after_fork(self) -> Mode:
         run_dir = self._recording.run_dir
         watch.divert(run_dir / f"opened-{os.getpid()}.txt")
-        return Child(run_dir, self.settings.root, self._place)
+        self._recording.leave_to_parent()
+        return Child(run_dir, self.settings.root, self.recorder)
 
 
 class Child(_Delegating):
     """A process started by one that records; a journal appears when it logs something."""
 
-    def __init__(self, run_dir: Path, root: Path, inherited: tuple[int, int]) -> None:
+    def __init__(self, run_dir: Path, root: Path, parent: Recorder | None) -> None:
         self._run_dir = run_dir
         self._root = root
-        self._inherited = inherited
+        self._parent = parent
 
     def _recorder(self) -> Mode:
-        global mode
-        if _is_importing_main() or _silenced_rank():
-            return Off()
-        from flor.record.recorder import warn_on_stderr
-        from flor.record.recording import ChildRecording
+        return Off() if _is_importing_main() else super()._recorder()
 
+    def _begin(self) -> Mode:
+        if _silenced_rank():
+            return Off()
         try:
-            mode = ActiveChild(ChildRecording(self._run_dir, self._root, self._inherited), self)
+            with _own_imports():
+                from flor.record.recording import ChildRecording
+            return ActiveChild(ChildRecording(self._run_dir, self._root, self._parent), self)
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
-            warn_on_stderr(set(), f"process {os.getpid()} is not recorded: {error}")
-            mode = Off()
-        return mode
+            tell(f"process {os.getpid()} is not recorded: {error}")
+            return Off()
 
     def data(self, path: str) -> None:
-        watch.sink.append((path, 0.0))
+        watch.sink.append((os.path.abspath(path), 0.0))
 
 
 class ActiveChild(Recorded):
+    """This process writes a journal of its own beside that of the run that started it."""
+
     def __init__(self, recording: ChildRecording, child: Child) -> None:
         super().__init__(recording.recorder)
+        self._recording = recording
         self._child = child
 
     def data(self, path: str) -> None:
         self._child.data(path)
 
-    def close(self, ending: Ending) -> str | None:
+    def close(self, ending: Ending, *, share: bool = True) -> str | None:
         return None
 
     def before_fork(self) -> None:
         pass
 
     def after_fork(self) -> Mode:
-        return self._child
+        self._recording.leave_to_parent()
+        return Child(self._child._run_dir, self._child._root, self.recorder)
 
 
 mode: Mode = Off()
 watch = Watch()
 given: Given | None = None
 _args_read: set[str] = set()
+_lock = threading.RLock()
+_beginning = False
 _argv: list[str] = []
 
 
@@ -283,16 +313,16 @@ def settings() -> Settings:
     return config.load(_project_start(_script()))
 
 
-def _begin() -> Mode:
-    from flor import config
-    from flor.record import ending
-    from flor.record.recorder import warn_on_stderr
-    from flor.record.recording import PARENT_VARIABLE, Recording, parent_variable
-
+def _begin_run() -> Mode:
     if _silenced_rank():
         return Off()
     watch.on = False  # what flor itself reads is not the run's data
     try:
+        with _own_imports():
+            from flor import config
+            from flor.record import ending
+            from flor.record.recording import PARENT_VARIABLE, Recording, parent_variable
+
         script = _script()
         project = config.load(_project_start(script))
         if script is not None and _is_installed(script):
@@ -300,31 +330,72 @@ def _begin() -> Mode:
         recording = Recording(project, script, _argv, watch)
         kwargs = dict(given.command_line) if given is not None else {}
         os.environ[PARENT_VARIABLE] = parent_variable(recording.run_dir, project.root, kwargs)
-        if sys.exit.__module__ != ending.__name__:
-            ending.watch_exits(_close)
+        if not hasattr(sys.exit, "__wrapped__"):
+            ending.watch_exits(_close_in_a_hurry)
         return Active(recording)
     except Exception as error:  # noqa: BLE001 - the shield: a run that cannot be recorded goes on
-        warn_on_stderr(
-            set(), f"this run is not recorded: {error}. `flor doctor` looks for the cause"
-        )
+        tell(f"this run is not recorded: {error}. `flor doctor` looks for the cause")
         return Off()
     finally:
         watch.on = True
 
 
-def _close(ending: Ending) -> None:
-    mode.close(ending)
+@contextmanager
+def _own_imports() -> Iterator[None]:
+    """flor gets Python's own modules, and the script the ones that it would have got.
+
+    A script may have a `secrets.py` or `random.py` beside it. flor must not run that; nor may it
+    leave Python's module of that name where the script's own import would find it.
+    """
+    standard = os.path.dirname(os.__file__)
+    folders = [standard, os.path.join(standard, "lib-dynload")]
+    before = set(sys.modules)
+    users = sys.path[: sys.path.index(standard)] if standard in sys.path else sys.path[:1]
+    sys.path[:0] = folders
+    try:
+        yield
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
+        own = {entry.split(".")[0] for folder in users for entry in _entries(folder)}
+        for name in set(sys.modules) - before:
+            top = name.partition(".")[0]
+            if top in own and top in sys.stdlib_module_names:
+                del sys.modules[name]
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
+
+
+def tell(text: str) -> None:
+    """A line on stderr."""
+    with suppress(Exception):  # there may be no stderr, and nobody to tell
+        sys.stderr.write(f"flor: {text}\n")
+
+
+def _close_in_a_hurry(ending: Ending) -> None:
+    if isinstance(mode, Active):
+        from flor.git import abandon
+
+        mode.close(ending, share=False)
+        abandon()
 
 
 def _at_exit() -> None:
     if not isinstance(mode, Active):
         return
+    from flor.git import abandon
     from flor.record.ending import at_exit
 
     try:
         mode.close(at_exit())
+        abandon()  # a git that hangs would outlive the script
     except Exception as error:  # noqa: BLE001 - the shield: the exit code is the script's
-        sys.stderr.write(f"flor: the end of the run was not recorded: {error}\n")
+        tell(f"the end of the run was not recorded: {error}")
 
 
 def _before_fork() -> None:
@@ -337,21 +408,23 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork() -> None:
-    global mode
-    from flor.record.loops import current
-
-    current.set(None)
-    mode = mode.after_fork()
+    global mode, _lock, _beginning
+    _lock, _beginning = threading.RLock(), False  # another thread may have held it
+    with suppress(Exception):
+        mode = mode.after_fork()
 
 
 def _take_arguments() -> None:
     """Arguments are parsed only if there are some: the parser costs milliseconds."""
     global given
-    wanted = any(word.endswith("kwargs") for word in sys.argv) or "FLOR_KWARGS" in os.environ
+    wanted = any("kwargs" in word for word in sys.argv) or "FLOR_KWARGS" in os.environ
     if wanted:
-        from flor.record.arguments import from_process
+        with _own_imports():
+            from flor.record.arguments import from_process
 
         given = from_process(sys.argv, _script())
+        for note in given.notes:
+            tell(note)
 
 
 def _resolve(name: str, default: T) -> tuple[T, str]:
@@ -397,7 +470,7 @@ def _child_of_environment() -> Mode | None:
         given = Given(data["kwargs"], {})
         run_dir = Path(data["run_dir"])
         watch.divert(run_dir / f"opened-{os.getpid()}.txt")
-        return Child(run_dir, Path(data["root"]), (0, 0))
+        return Child(run_dir, Path(data["root"]), None)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -414,8 +487,8 @@ def _silenced_rank() -> bool:
     """One process of a distributed job records, unless all are asked to."""
     if os.environ.get("FLOR_ALL_RANKS", "").lower() in TRUE:
         return False
-    from flor.record.environment import rank
-
+    with _own_imports():
+        from flor.record.environment import rank
     return bool(rank())
 
 

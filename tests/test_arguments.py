@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flor.errors import ArgumentError
-from flor.record.arguments import convert, take
+from flor.record.arguments import Given, convert, take
 
 
 class Color(enum.Enum):
@@ -28,6 +28,7 @@ class Color(enum.Enum):
         (["--flor-kwargs", "a=1"], {"a": "1"}, []),
         (["--", "--kwargs", "a=1"], {}, ["--", "--kwargs", "a=1"]),
         (["--kwargs", "a=1", "--lr=3"], {"a": "1"}, ["--lr=3"]),
+        (["--kwargs=a=1", "b=2", "c"], {"a": "1", "b": "2"}, ["c"]),
     ],
 )
 def test_take(words: list[str], pairs: dict[str, str], rest: list[str]) -> None:
@@ -37,7 +38,9 @@ def test_take(words: list[str], pairs: dict[str, str], rest: list[str]) -> None:
     assert argv == ["train.py", *rest]
 
 
-@pytest.mark.parametrize("words", [["--kwargs"], ["--kwargs", "lr", "0.1"], ["--kwargs", "=1"]])
+@pytest.mark.parametrize(
+    "words", [["--kwargs"], ["--kwargs", "lr", "0.1"], ["--kwargs", "=1"], ["--kwargs=lr"]]
+)
 def test_a_mistake_is_kept_for_later(words: list[str]) -> None:
     mistake = take(["train.py", *words], None, None).mistake
     assert mistake is not None
@@ -54,11 +57,26 @@ def test_environment() -> None:
 
 def test_a_script_that_owns_the_option(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text('parser.add_argument("--kwargs")')
+    script.write_text('parser.add_argument("-k", "--kwargs")')
     argv = ["train.py", "--kwargs", "a=1"]
-    assert take(argv, script, None).command_line == {}
+    assert take(argv, script, None) == Given({}, {})
     assert argv == ["train.py", "--kwargs", "a=1"]
-    script.write_text("# python train.py --kwargs a=1\n")
+    script.write_text("run(['train.py', '--kwargs', 'a=1'])\n")
+    assert take([*argv], script, None).command_line == {"a": "1"}
+
+
+def test_an_option_that_a_project_file_owns(tmp_path: Path) -> None:
+    """It counts if the script mentions the file, and the user is told."""
+    script = tmp_path / "train.py"
+    script.write_text("import utils.args\n")
+    (tmp_path / "utils").mkdir()
+    options = tmp_path / "utils" / "args.py"
+    options.write_text("@click.option(\n    '--kwargs', multiple=True)\n")
+    argv = ["train.py", "--kwargs", "a=1"]
+    given = take(argv, script, None)
+    assert given.command_line == {}
+    assert str(options) in given.notes[0]
+    script.write_text("import other\n")
     assert take(argv, script, None).command_line == {"a": "1"}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
+import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -12,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,8 @@ import pytest
 from flor.errors import GitError
 from flor.git import Repository, SyncReport, head, open_repository
 from flor.git.objects import Format, message, trailers
-from flor.git.worktree import File, Limits, choose
+from flor.git.process import Batch, Deadline, Git
+from flor.git.selection import File, Limits, choose, may_be_secret
 from flor.model import Version
 
 MiB = 1024 * 1024
@@ -130,6 +134,70 @@ def project(tmp_path: Path) -> Project:
     made.write(".gitignore", "*.ckpt\n")
     made.commit("first")
     return made
+
+
+class HangingGit:
+    """A `git` first on PATH that never returns from some commands, with a child of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._pids = folder / "pids"
+        self._git = folder / "bin" / "git"
+        self._git.parent.mkdir()
+        self._monkeypatch = monkeypatch
+
+    def start(self, *commands: str, before: str = "") -> None:
+        """From now on, `commands` hang (none: all of them)."""
+        pattern = "|".join(commands) or "*"
+        self._git.write_text(
+            f"#!/bin/sh\n{before}\nfor a; do case $a in {pattern})\n"
+            f"  echo $$ >> {self._pids}; sleep 300 & echo $! >> {self._pids}; wait; wait; sleep 300\n"
+            f'esac; done\nexec {shutil.which("git")} "$@"\n'
+        )
+        self._git.chmod(0o755)
+        path = f"{self._git.parent}{os.pathsep}{os.environ['PATH']}"
+        self._monkeypatch.setenv("PATH", path)
+
+    def assert_gone(self) -> None:
+        """It was called, and nothing of it is left."""
+        pids = self._pids.read_text().split()
+        assert pids
+        end = time.monotonic() + 2
+        while alive := [pid for pid in pids if self.runs(pid)]:
+            assert time.monotonic() < end, f"{alive} are still there"
+            time.sleep(0.02)
+
+    def runs(self, pid: str) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HangingGit:
+    return HangingGit(tmp_path, monkeypatch)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def belongings() -> tuple[set[str], set[str]]:
+    """The open files of this process, and its children, dead ones included."""
+    gc.collect()
+    files, children = set(), set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            files.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    for stat_file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state = stat_file.read_text().rpartition(")")[2].split()
+            if int(state[1]) == os.getpid():
+                children.add(f"{stat_file.parent.name} {state[0]}")
+    return files, children
 
 
 class TestSnapshot:
@@ -430,30 +498,237 @@ class TestTime:
         assert not project.snapshot().partial
 
     def test_slow_git_is_killed_with_its_children(
-        self, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, project: Project, hanging: HangingGit
     ) -> None:
-        """A git whose `ls-files` never ends: within a second there is a partial version."""
-        pids = tmp_path / "pids"
-        slow = tmp_path / "bin" / "git"
-        slow.parent.mkdir()
-        slow.write_text(
-            f'#!/bin/sh\nfor a; do if [ "$a" = ls-files ]; then sleep 300 & echo $! > {pids}; wait;'
-            f' fi; done\nexec {shutil.which("git")} "$@"\n'
-        )
-        slow.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{slow.parent}{os.pathsep}{os.environ['PATH']}")
-        began = time.monotonic()
-        version = project.open().snapshot(
-            file_limit=MiB, tree_limit=MiB, seconds=0.5, essential=[Path("train.py")]
-        )
+        """A git whose `ls-files` never ends: there is a partial version soon after."""
+        repository = project.open()
+        hanging.start("ls-files")
+        with untouched(project), within(3):
+            version = repository.snapshot(
+                file_limit=MiB, tree_limit=MiB, seconds=0.5, essential=[Path("train.py")]
+            )
         assert version.partial
-        assert time.monotonic() - began < 5
-        sleeper = Path(f"/proc/{pids.read_text().strip()}/stat")
-        for _ in range(100):
-            if not sleeper.exists() or sleeper.read_text().split()[2] == "Z":
-                return
-            time.sleep(0.02)
-        pytest.fail("the child of git is still there")
+        hanging.assert_gone()
+
+    @pytest.mark.parametrize("before", ["", "trap '' TERM"])
+    def test_a_git_that_hangs_is_not_waited_for(
+        self, project: Project, hanging: HangingGit, before: str
+    ) -> None:
+        """Even if it does not care for SIGTERM."""
+        repository = project.open()
+        version = snapshot(repository)
+        hanging.start(before=before)
+        with within(2), pytest.raises(GitError, match=r"not answer within 0\.3 s \(git rev-parse"):
+            open_repository(project.root, project.root / ".flor", seconds=0.3)
+        with within(2), pytest.raises(GitError, match=r"within 0\.3 s \(git cat-file in /"):
+            repository.attach_journal(version, "r", b"j", "r", seconds=0.3)
+        with within(4), pytest.raises(GitError, match=r"within 2\.3 s \(git unpack-objects in /"):
+            repository.snapshot(
+                file_limit=MiB, tree_limit=MiB, seconds=0.3, essential=[Path("train.py")]
+            )
+        hanging.assert_gone()
+
+    @pytest.mark.parametrize(
+        "command", ["check-ignore", "init", "for-each-ref", "config", "cat-file"]
+    )
+    def test_opening_has_an_end(self, project: Project, hanging: HangingGit, command: str) -> None:
+        folder = project.root / "lib"
+        if command == "init":
+            folder = project.root.parent / "plain"
+            folder.mkdir()
+        hanging.start(command)
+        if command == "cat-file":  # not needed to open it
+            open_repository(folder, folder / ".flor", seconds=5).root.samefile(project.root)
+            return
+        with within(2), pytest.raises(GitError, match=f"git {command} in"):
+            open_repository(folder, folder / ".flor", seconds=0.5)
+        hanging.assert_gone()
+        assert not list(folder.glob(".flor/tmp/*"))
+
+    @pytest.mark.parametrize(
+        "command", ["cat-file", "diff-tree", "unpack-objects", "update-ref", "write-tree"]
+    )
+    def test_whatever_hangs_has_an_end(
+        self, project: Project, hanging: HangingGit, command: str
+    ) -> None:
+        """And leaves no lock, no file and no process behind."""
+        repository = project.open()
+        version = snapshot(repository)
+        project.write("train.py", "2\n")
+        project.write("sub.py", "2\n")
+        hanging.start(command)
+        before = belongings()
+        with untouched(project):
+            with within(4), pytest.raises(GitError, match=f"git {command} in"):
+                repository.snapshot(
+                    file_limit=MiB, tree_limit=MiB, seconds=0.3, essential=[Path("sub.py")]
+                )
+            if command in ("cat-file", "unpack-objects", "update-ref"):
+                with within(2), pytest.raises(GitError, match=f"git {command} in"):
+                    repository.attach_journal(version, "r", b"j", "r", seconds=0.3)
+        hanging.assert_gone()
+        assert belongings() == before
+        assert not list((project.root / ".git").rglob("*.lock"))
+
+    @pytest.mark.parametrize("forked", [False, True])
+    def test_a_process_that_ends_takes_git_along(
+        self, project: Project, hanging: HangingGit, forked: bool
+    ) -> None:
+        """Only its own: a forked child has no say in what its parent started."""
+        script = (
+            "import os, sys, threading, time; from pathlib import Path\n"
+            "from flor.git import abandon, open_repository\n"
+            "from flor.errors import GitError\n"
+            "def begin(): open_repository(Path.cwd(), Path('.flor'))\n"
+            "threading.excepthook = lambda args: None\n"
+            "threading.Thread(target=begin, daemon=True).start()\n"
+            "while not Path(sys.argv[1]).exists(): time.sleep(0.02)\n"
+            "time.sleep(0.3)\n"
+            "if sys.argv[2] == 'True' and (child := os.fork()): os.waitpid(child, 0); os._exit(0)\n"
+            "abandon()\n"
+            "try: begin()\n"
+            "except GitError as error: assert 'the process ends' in str(error), error\n"
+        )
+        hanging.start()
+        pids = project.root.parent / "pids"
+        command = [sys.executable, "-W", "ignore", "-c", script, str(pids), str(forked)]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        with within(10):
+            subprocess.run(command, cwd=project.root, env=environment, check=True)
+        if forked:
+            alive = [int(pid) for pid in pids.read_text().split() if hanging.runs(pid)]
+            assert alive
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+        hanging.assert_gone()
+
+    def test_a_submodule_that_hangs(
+        self, project: Project, hanging: HangingGit, tmp_path: Path
+    ) -> None:
+        library = Project(tmp_path / "library")
+        library.git("init", "-q")
+        library.write("code.py")
+        library.commit()
+        project.git("submodule", "add", "-q", str(library.root), "sub")
+        project.commit()
+        Project(project.root / "sub").write("code.py", "newer")
+        Project(project.root / "sub").commit()
+        repository = project.open()
+        hanging.start("rev-parse")
+        with within(3):
+            assert snapshot(repository, seconds=0.3).partial
+        hanging.assert_gone()
+
+    def test_nothing_is_left_open(self, project: Project) -> None:
+        before = belongings()
+        for number in range(3):
+            project.write("train.py", f"{number}\n")
+            repository = project.open()
+            version = snapshot(repository, seconds=20)
+            repository.attach_journal(version, f"r{number}", b"j", "r", seconds=20)
+            next(repository.journals())
+            repository.diff(version.commit, version.commit)
+            with pytest.raises(GitError):
+                repository.read(version.commit, "none.py")
+        assert belongings() == before
+
+    def test_no_thread_is_started(self, project: Project) -> None:
+        """The script may fork at any moment, and a process that ends can start none."""
+        script = (
+            "import sys; from pathlib import Path; from flor.git import open_repository\n"
+            "events = []; sys.addaudithook(lambda name, _: events.append(name))\n"
+            "r = open_repository(Path.cwd(), Path('.flor'), seconds=50)\n"
+            "v = r.snapshot(file_limit=10**7, tree_limit=10**8, seconds=50)\n"
+            "r.attach_journal(v, 'r', b'', 'x', seconds=50)\n"
+            "assert 'subprocess.Popen' in events\n"
+            "assert '_thread.start_new_thread' not in events\n"
+        )
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=project.root, env=environment, check=True
+        )
+
+
+class TestSecrets:
+    def test_they_stay_on_the_machine(self, project: Project) -> None:
+        """Untracked files with the names of secrets are listed, and not on the branch."""
+        project.write("deploy/committed.pem", "theirs")
+        project.write("added.key", "theirs")
+        project.write("models/.env", "KEY=1")
+        project.write(".env.local", "KEY=2")
+        project.write("kept/secrets.py", "def load(): ...")
+        project.write("kept/.env.example", "KEY=")
+        project.git("add", "-f", "deploy", "added.key")
+        project.git("commit", "-q", "-m", "keys", "deploy")
+        project.write("deploy/committed.pem", "theirs, edited")
+        with untouched(project):
+            version = project.snapshot()
+        code = project.code(version)
+        assert code["deploy/committed.pem"] == b"theirs, edited"
+        assert {"added.key", "kept/secrets.py", "kept/.env.example"} < set(code)
+        assert [(item.path, item.size_bytes, item.reason) for item in version.left_out] == [
+            (".env.local", 5, "may hold secrets"),
+            ("models/.env", 5, "may hold secrets"),
+        ]
+        assert not {".env.local", "models/.env"} & set(code)
+        assert "KEY=1" not in project.git("grep", "-I", "KEY", version.commit, ok=False)
+
+    def test_they_do_not_make_the_code_dirty(self, project: Project) -> None:
+        project.write(".env", "KEY=1")
+        version = project.snapshot()
+        assert version.tree == project.git("rev-parse", "HEAD^{tree}")
+        assert not version.user_dirty
+
+    def test_in_a_folder_without_repository(self, tmp_path: Path) -> None:
+        project = Project(tmp_path / "plain")
+        project.write("train.py", "1")
+        project.write(".env", "KEY=1")
+        assert set(project.code(project.snapshot())) == {"train.py"}
+
+    def test_once_removed_from_the_index_they_leave_the_next_version(
+        self, project: Project
+    ) -> None:
+        project.write(".env", "KEY=1")
+        project.commit()
+        assert ".env" in project.code(project.snapshot())
+        project.git("rm", "-q", "--cached", ".env")
+        assert ".env" not in project.code(project.snapshot())
+
+    def test_what_runs_is_code(self, project: Project) -> None:
+        """A script with such a name is versioned when it is the one that runs."""
+        project.write("credentials", "#!/usr/bin/env python\n")
+        version = snapshot(project.open(), essential=[project.root / "credentials"])  # type: ignore[arg-type]
+        assert "credentials" in project.code(version)
+
+    def test_they_are_named_before_large_files(self, project: Project) -> None:
+        for number in range(1100):
+            project.write(f"data/{number}.bin", b"x" * 10)
+        project.write(".env", "K=1")
+        version = project.snapshot(file_limit=5)
+        assert version.left_out[0].path == ".env"
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            ".env", ".env.local", ".ENV.Production", "tls.pem", "a/b/server.key", "id_rsa",
+            "id_rsa.pub", "id_ed25519_work", "cert.p12", "cert.PFX", ".netrc", ".pypirc", ".npmrc",
+            "credentials", ".aws/credentials", "credentials.json", "app.keystore", "secrets.yaml",
+            ".streamlit/secrets.toml", "secrets.sh", "kaggle.json", ".git-credentials",
+        ],
+    )  # fmt: skip
+    def test_names_of_secrets(self, name: str) -> None:
+        assert may_be_secret(name.encode())
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "secrets.py", "lib/secrets.ipynb", ".env.example", ".env.template", ".env.sample",
+            "secrets.yaml.example", "environment.yml", "credentials.py", "id_rsa_tools.py",
+            "keys.json", "monkey", "secrets/readme.md", "env", "a.env.txt", "credentials/notes.txt",
+        ],
+    )  # fmt: skip
+    def test_names_of_other_things(self, name: str) -> None:
+        assert not may_be_secret(name.encode())
 
 
 class TestStates:
@@ -773,13 +1048,39 @@ class TestBranch:
         repository.attach_journal(snapshot(repository), "r", b"", "r")
         assert project.git("reflog", "--all") == before
 
-    def test_a_stale_lock_says_what_to_remove(self, project: Project, monkeypatch) -> None:
-        monkeypatch.setattr("flor.git.branch.PATIENCE_SECONDS", 0.2)
-        project.snapshot()
-        (project.root / ".git/refs/heads/flor.lock").write_text("")
+    def test_a_stale_lock_says_what_to_remove(self, project: Project) -> None:
+        repository = project.open()
+        version = snapshot(repository)
+        lock = project.write(".git/refs/heads/flor.lock")
+        hours_ago = time.time() - 3 * 3600
+        os.utime(lock, (hours_ago, hours_ago))
         project.write("train.py", "2")
-        with pytest.raises(GitError, match=r"remove refs/heads/flor\.lock"):
+        old = rf"locked by {re.escape(str(lock))}, left 180 min ago .* remove it when no git"
+        with within(4), pytest.raises(GitError, match=old):
             project.snapshot()
+        with within(1.5), pytest.raises(GitError, match=old):
+            repository.attach_journal(version, "r", b"j", "r", seconds=0.5)
+        lock.unlink()
+        assert not project.snapshot().partial
+        repository.attach_journal(version, "r", b"j", "r")
+
+    def test_a_lock_of_this_moment_is_not_to_be_removed(self, project: Project) -> None:
+        repository = project.open()
+        version = snapshot(repository)
+        lock = project.write(".git/refs/heads/flor.lock")
+        with within(4), pytest.raises(GitError) as caught:
+            repository.attach_journal(version, "r", b"j", "r")
+        assert f"locked by {lock}: another git is at work" in str(caught.value)
+        assert "remove" not in str(caught.value)
+
+    def test_a_lock_is_waited_for(self, project: Project) -> None:
+        repository = project.open()
+        version = snapshot(repository)
+        lock = project.write(".git/refs/heads/flor.lock")
+        holder = subprocess.Popen(["sh", "-c", 'sleep 0.5; rm "$0"', str(lock)])
+        repository.attach_journal(version, "r", b"j", "r", seconds=20)
+        assert holder.wait() == 0
+        assert list(repository.journals()) == [("r", b"j")]
 
 
 class TestJournals:
@@ -910,6 +1211,37 @@ class TestReading:
         with pytest.raises(GitError, match="git itself never makes"):
             project.open().checkout(top.oid, tmp_path / "out")
 
+    def test_objects_of_any_size_and_names_of_any_length(self, project: Project) -> None:
+        """More than a pipe holds, in both directions."""
+        deep = "/".join(["d" * 200] * 10)
+        big = os.urandom(3 * MiB)
+        project.write(f"{deep}/small", "s")
+        project.write("big", big)
+        commit = project.commit()
+        names = [f"{commit}:{deep}/{name}" for name in ("small", "none")] * 100
+        with Batch(Git(project.root, project.root / ".git", Deadline(60))) as batch:
+            found = list(batch.many([*names, f"{commit}:big"]))
+            assert [item and item.data for item in found] == [b"s", None] * 100 + [big]
+            assert batch.get("none such") is None
+
+    def test_damaged_objects_do_not_stop_the_others(self, project: Project) -> None:
+        """What git says of each is read, or it would wait for that in the end."""
+        oid = project.git("rev-parse", "HEAD:train.py")
+        damaged = project.root / ".git/objects" / oid[:2] / oid[2:]
+        damaged.unlink()
+        damaged.write_bytes(b"no object")
+        with Batch(Git(project.root, project.root / ".git", Deadline(60))) as batch:
+            assert list(batch.many([oid] * 2000)) == [None] * 2000
+            assert batch.get("HEAD:lib/model.py") is not None
+
+    def test_git_that_dies(self, project: Project, hanging: HangingGit) -> None:
+        hanging.start(
+            "none", before='for a; do case $a in cat-file) echo "oh no" >&2; exit 3; esac; done'
+        )
+        told = pytest.raises(GitError, match=r"git cat-file failed in .*: oh no;")
+        with Batch(Git(project.root, project.root / ".git")) as batch, told:
+            batch.get("HEAD")
+
     def test_diff(self, project: Project) -> None:
         project.git("config", "diff.external", "false")
         project.git("config", "diff.up.textconv", "false")
@@ -1019,6 +1351,20 @@ class TestSync:
         ada.git("remote", "set-url", "origin", "/nowhere.git")
         with pytest.raises(GitError, match="cannot fetch flor from the remote 'origin'"):
             ada.open().sync()
+
+    def test_a_stale_lock_ends_it(self, clones: tuple[Project, Project]) -> None:
+        ada, bob = clones
+        self.record(ada, "a1")
+        assert ada.open().sync(push=True).pushed
+        for ours in (False, True):  # to fast-forward; to merge
+            if ours:
+                self.record(ada, "a2")
+                assert ada.open().sync(push=True).pushed
+                self.record(bob, "b1")
+            lock = bob.write(".git/refs/heads/flor.lock")
+            with within(8), pytest.raises(GitError, match=r"flor\.lock"):
+                bob.open().sync()
+            lock.unlink()
 
     def test_the_remotes_own_branch(self, clones: tuple[Project, Project]) -> None:
         """Somebody's `flor` on the remote that flor did not make: another name is used."""

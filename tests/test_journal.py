@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flor.record.journal import Claim, Journal, is_dead
+from flor.claim import Claim, is_dead
+from flor.record.journal import Journal
 
 
 def test_lines_are_appended(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_lines_that_never_fit_are_counted(tmp_path: Path) -> None:
 def test_a_claim_lasts_as_long_as_its_process(tmp_path: Path) -> None:
     assert is_dead(tmp_path)
     code = (
-        "import pathlib, sys; from flor.record.journal import Claim;"
+        "import pathlib, sys; from flor.claim import Claim;"
         "claim = Claim(pathlib.Path(sys.argv[1])); print('ready', flush=True); input()"
     )
     holder = subprocess.Popen(

@@ -15,17 +15,48 @@ from pathlib import Path
 
 from flor.errors import GitError
 from flor.git.objects import Commit, Format, Object, parse_commit, start_writing, trailers
-from flor.git.process import UNLIMITED, Batch, Child, Deadline, Git
+from flor.git.process import Batch, Child, Git, TimedOut
 
 FALLBACKS = 9  # "flor-runs" … "flor-runs-9", if the names before are the user's own
-PATIENCE_SECONDS = 10.0  # of lost races, before a lock counts as stale
+PATIENCE_SECONDS = 2.0  # with a ref that is locked and does not move
+STALE_SECONDS = 60.0  # no git holds the lock of a ref for so long
 LOST = "but expected|already exists|File exists|incorrect old value|reference is missing"
+LOST += "|cannot lock references|data is locked"  # the reftable format
+LOCK = re.compile(r"Unable to create '(.+?\.lock)': File exists")
 LOOK_BACK = 64  # commits to search for the newest version
 FIELDS = ("%(refname)", "%(contents)", "%(worktreepath)", "%(objectname)")
 
 
 class LostRace(GitError):
-    """Another process changed the branch first."""
+    """Another process changed the branch first, or holds its lock."""
+
+
+class Patience:
+    """How long to try again after a lost race.
+
+    While the ref moves, others get on, and so shall we. One that stands still has a stale lock.
+    """
+
+    def __init__(self) -> None:
+        self._tip: str | None = ""
+        self._end = 0.0
+        self._race: LostRace | None = None
+
+    def lost(self, race: LostRace, tip: Commit | None) -> None:
+        """Wait a moment after `race`, lost over `tip`. Raises GitError if enough were lost."""
+        now = time.monotonic()
+        oid = tip.oid if tip else None
+        if oid != self._tip:
+            self._tip, self._end = oid, now + PATIENCE_SECONDS
+        if now > self._end:
+            raise GitError(str(race)) from race
+        self._race = race
+        # Not `random`: the training's numbers are none of our business.
+        time.sleep(0.02 * (os.urandom(1)[0] / 255))
+
+    def explained(self, late: TimedOut) -> TimedOut:
+        """`late`, or what the time went by with."""
+        return late if self._race is None else TimedOut(str(self._race))
 
 
 @dataclass(frozen=True)
@@ -182,7 +213,6 @@ class Branch:
         *,
         first_parent: str | None = None,
         other_parents: Sequence[str] = (),
-        deadline: Deadline = UNLIMITED,
         level: int = 1,
     ) -> str:
         """Add a commit and return its id.
@@ -191,43 +221,61 @@ class Branch:
         commit that makes a new one needless; after a lost race it is asked again.
         `first_parent` is the parent where the branch does not exist.
         """
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            tip = self.tip(batch)
-            base = tip or self.origin(batch)
-            made = make(base)
-            if isinstance(made, str):
-                return made
-            objects, tree, text = made
-            first = base.oid if base else first_parent
-            parents = [parent for parent in (first, *other_parents) if parent]
-            commit = self.form.commit(tree, parents, self.identity, text)
-            new = [*objects, commit]
-            start_writing(self.git, self.form, new, deadline, level=level).finish()
-            try:
-                self.advance(commit.oid, tip.oid if tip else None, deadline)
-                return commit.oid
-            except LostRace:
-                if time.monotonic() > end:
-                    raise
-            # Not `random`: the training's numbers are none of our business.
-            time.sleep(0.02 * (os.urandom(1)[0] / 255))
+        patience = Patience()
+        written: set[str] = set()
+        try:
+            while True:
+                tip = self.tip(batch)
+                base = tip or self.origin(batch)
+                made = make(base)
+                if isinstance(made, str):
+                    return made
+                objects, tree, text = made
+                first = base.oid if base else first_parent
+                parents = [parent for parent in (first, *other_parents) if parent]
+                commit = self.form.commit(tree, parents, self.identity, text)
+                new = [item for item in (*objects, commit) if item.oid not in written]
+                if new:
+                    start_writing(self.git, self.form, new, level=level).finish()
+                    written.update(item.oid for item in new)
+                try:
+                    self.advance(commit.oid, tip.oid if tip else None)
+                    return commit.oid
+                except LostRace as race:
+                    patience.lost(race, tip)
+        except TimedOut as late:
+            raise patience.explained(late) from late
 
-    def advance(self, new: str, old: str | None, deadline: Deadline = UNLIMITED) -> None:
+    def advance(self, new: str, old: str | None) -> None:
         """Set the ref to `new` if it is still `old` (None: if it does not exist).
 
         Raises LostRace if it is something else, or locked.
         """
-        args = ("update-ref", self.ref, new, old or self.form.null)
         try:
-            self.git.run(*args, deadline=deadline)
+            self.git.run("update-ref", self.ref, new, old or self.form.null)
+        except TimedOut:
+            raise
         except GitError as error:
             if re.search(LOST, str(error)):
-                raise LostRace(
-                    f"{self.ref} keeps changing or is locked; if nothing else runs, remove "
-                    f"{self.ref}.lock in the repository ({error})"
-                ) from error
+                raise LostRace(self._trouble(str(error))) from error
             raise
+
+    def _trouble(self, said: str) -> str:
+        """Why the ref could not be set, and what to do."""
+        found = LOCK.search(said)
+        if found is None:
+            return f"{self.ref} keeps changing or is locked ({said}); try again later"
+        lock = Path(found[1])
+        try:
+            seconds = time.time() - lock.lstat().st_mtime
+        except OSError:  # released just now
+            return f"{self.ref} keeps being locked by {lock}; try again later"
+        if seconds < STALE_SECONDS:
+            return f"{self.ref} is locked by {lock}: another git is at work; try again later"
+        return (
+            f"{self.ref} is locked by {lock}, left {seconds / 60:,.0f} min ago by a git that was "
+            "killed: remove it when no git is running"
+        )
 
 
 def _origin_first(ref: str) -> tuple[bool, str]:

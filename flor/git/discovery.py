@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 from flor.errors import GitError
 from flor.git import branch as branches
 from flor.git.objects import Format
-from flor.git.process import Git
+from flor.git.process import Deadline, Git
 from flor.git.repository import NOBODY, Repository
 from flor.git.worktree import prepare
 
@@ -24,19 +25,26 @@ CONFIGURED = r"^(user\.(name|email)|core\.filemode)$"
 
 
 def open_repository(
-    root: Path, flor_dir: Path, branch: str = "flor", *, create: bool = True
+    root: Path,
+    flor_dir: Path,
+    branch: str = "flor",
+    *,
+    create: bool = True,
+    seconds: float | None = None,
 ) -> Repository:
     """The user's repository that contains `root`, else a private one in `flor_dir`.
 
     A project that the repository around it ignores counts as outside of it. The private one is
-    made if `create`. Raises GitError: git is missing, refuses the repository, or cannot read it.
+    made if `create`. Raises GitError: git is missing, refuses the repository, cannot read it, or
+    did not answer within `seconds`, if there are any.
     """
+    deadline = Deadline(seconds)
     root, flor_dir = root.absolute(), flor_dir.absolute()
     branches.candidates(branch)
-    opened = _open(Git(root), flor_dir, branch)
-    if opened is not None and not _ignored(opened, root):
+    opened = _open(Git(root, None, deadline), flor_dir, branch)
+    if opened is not None and not _ignored(opened, root, deadline):
         return opened
-    private = Git(root, flor_dir / "repo.git")
+    private = Git(root, flor_dir / "repo.git", deadline)
     if not (flor_dir / "repo.git" / "HEAD").is_file():
         if not create:
             raise GitError(f"{root} is in no git repository and flor has made none for it yet")
@@ -48,21 +56,19 @@ def open_repository(
 
 def _open(git: Git, flor_dir: Path, branch: str) -> Repository | None:
     """The repository that git finds; None if there is none. Three processes, side by side."""
-    asking = git.start("rev-parse", *QUESTIONS)
-    listing = branches.start_listing(git, branch)
-    configured = git.start("config", "-z", "--get-regexp", CONFIGURED)
-    try:
+    with ExitStack() as children:
+        asking = children.enter_context(git.start("rev-parse", *QUESTIONS))
+        listing = children.enter_context(branches.start_listing(git, branch))
+        reading = git.start("config", "-z", "--get-regexp", CONFIGURED)
+        configured = children.enter_context(reading)
         answers = os.fsdecode(asking.finish(ok=(0, 128))).splitlines()
         if asking.process.returncode != 0 or len(answers) != len(QUESTIONS):
             _explain(git, asking.said, answers)
             return None
         refs = branches.parse_listing(listing.finish())
         settings = _settings(configured.finish(ok=(0, 1)))
-    finally:
-        for child in (asking, listing, configured):
-            child.kill()
     git_dir, common, _bare, algorithm, top = answers
-    found = Git(Path(top), Path(git_dir))
+    found = Git(Path(top), Path(git_dir), git.deadline)
     common_dir = (git.root / common).resolve()
     heads = branches.checked_out(found, common_dir)
     return Repository(
@@ -103,12 +109,12 @@ def _settings(listed: bytes) -> dict[str, str]:
     return {name.decode().lower(): value.decode(errors="replace") for name, _, value in pairs}
 
 
-def _ignored(repository: Repository, root: Path) -> bool:
+def _ignored(repository: Repository, root: Path, deadline: Deadline) -> bool:
     """Whether the repository around `root` leaves it alone, like one of a whole home folder."""
     if repository.root == root or repository.root.samefile(root):
         return False
     inside = os.path.relpath(root.resolve(), repository.root.resolve())
-    git = Git(repository.root, repository.git_dir)
+    git = Git(repository.root, repository.git_dir, deadline)
     return git.start("check-ignore", "-q", "--", inside).code() == 0
 
 
@@ -118,7 +124,7 @@ def _create(private: Git, flor_dir: Path) -> None:
     part = flor_dir / "tmp" / f"repo-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         prepare(flor_dir / "tmp", flor_dir)
-        Git(private.root).run(
+        Git(private.root, None, private.deadline).run(
             *("init", "--quiet", "--bare", "--template=", os.fsencode(part)),
             settings=["init.defaultBranch=unused"],  # flor's own must not count as checked out
         )

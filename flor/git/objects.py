@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flor.errors import GitError
-from flor.git.process import UNLIMITED, Child, Deadline, Git
+from flor.git.process import Child, Git
 
 PACK_TYPES = {"commit": 1, "tree": 2, "blob": 3}
 LOOSE_LIMIT = 256  # more objects than this stay together in a pack
@@ -116,14 +116,7 @@ def _pack_header(kind: int, size: int) -> bytes:
     return bytes(header)
 
 
-def start_writing(
-    git: Git,
-    form: Format,
-    objects: Iterable[Object],
-    deadline: Deadline = UNLIMITED,
-    *,
-    level: int = 1,
-) -> Child:
+def start_writing(git: Git, form: Format, objects: Iterable[Object], *, level: int = 1) -> Child:
     """Start to write the objects; they are there when the child has finished.
 
     `level` is that of their compression; 0 for what is compressed already.
@@ -131,13 +124,12 @@ def start_writing(
     unique = list({item.oid: item for item in objects}.values())
     if len(unique) > LOOSE_LIMIT:
         data = form.pack(unique, level=1)
-        return git.start("index-pack", "--stdin", data=data, deadline=deadline)
+        return git.start("index-pack", "--stdin", data=data)
     # git compresses loose objects anew, so that the pack on the way there need not be.
     return git.start(
         "unpack-objects",
         "-q",
         data=form.pack(unique, level=0),
-        deadline=deadline,
         settings=[f"core.looseCompression={level}"],
     )
 

@@ -7,15 +7,17 @@ that a git around us may have set (`GIT_DIR`, `GIT_INDEX_FILE`…) do not reach 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from flor.errors import GitError
 
@@ -46,27 +48,39 @@ SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
 )
-WINDOW = 64  # requests that are on their way to cat-file; far less than a pipe holds
+WINDOW = 64  # requests that are on their way to cat-file
+CHUNK_BYTES = 256 * 1024  # read at once from a pipe
+GRACE_SECONDS = 0.1  # between SIGTERM, at which git removes its lock files, and SIGKILL
+REAP_SECONDS = 1.0  # a process in a system call that does not return outlives SIGKILL
 
 
 class TimedOut(GitError):
-    """The time that a snapshot may take is over."""
+    """The time that git may take is over."""
 
 
 class Deadline:
-    """A moment on the monotonic clock; `seconds` None never comes."""
+    """A moment on the monotonic clock, `seconds` from now; None never comes.
 
-    def __init__(self, seconds: float | None = None) -> None:
+    `spent` are the seconds of an earlier deadline that this one follows on.
+    """
+
+    def __init__(self, seconds: float | None = None, *, spent: float = 0.0) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
+        self._told = spent + (seconds or 0.0)
 
-    def remaining(self) -> float | None:
+    def remaining(self, doing: str = "a snapshot") -> float | None:
         """Seconds left, more than 0. Raises TimedOut when there are none."""
         if self._end is None:
             return None
         left = self._end - time.monotonic()
         if left <= 0:
-            raise TimedOut("git took too long; raise snapshot_seconds if it always does")
+            raise self.missed(doing)
         return left
+
+    def missed(self, doing: str) -> TimedOut:
+        """The error that names the time and what was going on when it was over."""
+        told = f"{round(self._told, 1):g} s"
+        return TimedOut(f"git did not answer within {told} ({doing}); try `git status` there")
 
 
 UNLIMITED = Deadline()
@@ -74,17 +88,20 @@ UNLIMITED = Deadline()
 
 @dataclass(frozen=True)
 class Git:
-    """git, called for one repository (`git_dir` None: for the one that it discovers)."""
+    """git, called for one repository (`git_dir` None: for the one that it discovers).
+
+    All calls together end by `deadline`; then TimedOut is raised, and no process is left.
+    """
 
     root: Path
     git_dir: Path | None = None
+    deadline: Deadline = field(default=UNLIMITED, compare=False, repr=False)
 
     def start(
         self,
         *args: str | bytes,
         data: bytes | None = None,
         index: Path | None = None,
-        deadline: Deadline = UNLIMITED,
         online: bool = False,
         settings: Sequence[str] = (),
     ) -> Child:
@@ -96,7 +113,7 @@ class Git:
             data=data,
             cwd=self.root,
             environment=environment(self, index, online),
-            deadline=deadline,
+            deadline=self.deadline,
             own_session=not online,  # ssh may ask for a passphrase on the terminal
         )
 
@@ -140,13 +157,14 @@ class Child:
         deadline: Deadline,
         own_session: bool,
     ) -> None:
-        self._name = name
+        self.deadline = deadline
+        self.owner = os.getpid()  # after a fork, there are two that know of it
+        self.doing = f"git {name} in {cwd}"
+        self._name, self._cwd = name, cwd
         self._data = data
-        self._deadline = deadline
         self._own_session = own_session
         self.said = ""  # on stderr, once it has finished
-        self._cwd = cwd
-        deadline.remaining()
+        deadline.remaining(self.doing)
         try:
             self.process = subprocess.Popen(
                 command,
@@ -163,20 +181,37 @@ class Child:
                     f"cannot use git in {cwd}: {error}; does the folder exist?"
                 ) from error
             raise GitError(f"cannot start git ({error}); install it or mend PATH") from error
+        _running.add(self)
+        if _abandoned:
+            self.kill()
+            raise GitError(f"{self.doing} was not waited for, because the process ends")
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
 
     def finish(self, ok: Sequence[int] = (0,)) -> bytes:
         """Its whole output. Raises GitError unless its exit code is one of `ok`."""
         try:
-            out, err = self.process.communicate(self._data, self._deadline.remaining())
+            left = self.deadline.remaining(self.doing)
+            out, err = self.process.communicate(self._data, left)
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise TimedOut(f"git {self._name} took too long in {self._cwd}") from None
+            self._stop()
+            raise self.deadline.missed(self.doing) from None
         except BaseException:  # Ctrl-C included: no process may outlive this call
-            self.kill()
+            self._stop()
             raise
+        _running.discard(self)
         self.said = err.decode(errors="replace").strip()
         if self.process.returncode not in ok:
-            raise self._failure(err)
+            raise self.failure(self.said)
         return out
 
     def code(self) -> int:
@@ -185,26 +220,58 @@ class Child:
         return int(self.process.returncode)
 
     def kill(self) -> None:
-        import signal
-
-        # Once it was waited for, its number may be that of somebody else's process.
-        if self.process.returncode is None:
-            with suppress(OSError):
-                if self._own_session:
-                    os.killpg(self.process.pid, signal.SIGKILL)
-                else:
-                    self.process.kill()
+        """End it at once, with its own children; nothing happens if it has finished."""
+        self.send(signal.SIGKILL)
+        _running.discard(self)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(REAP_SECONDS)
 
-    def _failure(self, err: bytes) -> GitError:
-        said = err.decode(errors="replace").strip() or f"exit code {self.process.returncode}"
+    def _stop(self) -> None:
+        """End it so that it can remove its lock files first."""
+        self.send(signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        self.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it to the process and its own children, if it has not finished."""
+        # Once it was waited for, its number may be that of somebody else's process.
+        if self.process.returncode is None:
+            with suppress(OSError):
+                if self._own_session:
+                    os.killpg(self.process.pid, number)
+                else:
+                    self.process.send_signal(number)
+
+    def failure(self, said: str) -> GitError:
+        """The error that it ended with, having said this."""
+        why = said.strip() or f"exit code {self.process.returncode}"
         return GitError(
-            f"git {self._name} failed in {self._cwd}: {said}; `git status` there may say more"
+            f"git {self._name} failed in {self._cwd}: {why}; `git status` there may say more"
         )
+
+
+_running: set[Child] = set()
+_abandoned = False
+
+
+def abandon() -> None:
+    """End every git that this process has started, in whatever thread: the process ends itself.
+
+    The calls that wait for one raise GitError, and so does every later call.
+    """
+    global _abandoned
+    _abandoned = True
+    left = [child for child in list(_running) if child.owner == os.getpid()]
+    for child in left:
+        child.send(signal.SIGTERM)
+    if left:
+        time.sleep(GRACE_SECONDS)
+    for child in left:
+        child.send(signal.SIGKILL)
 
 
 class Found(NamedTuple):
@@ -218,17 +285,18 @@ class Found(NamedTuple):
 class Batch:
     """One `git cat-file --batch`: objects by name (`HEAD`, a ref, an id, `commit:path`)."""
 
-    def __init__(self, git: Git, deadline: Deadline = UNLIMITED) -> None:
-        self._child = git.start("cat-file", "--batch", data=b"", deadline=deadline)
-        self._deadline = deadline
-        self._watch = None
-        seconds = deadline.remaining()
-        if seconds is not None:
-            from threading import Timer
-
-            self._watch = Timer(seconds, self._child.process.kill)
-            self._watch.daemon = True
-            self._watch.start()
+    def __init__(self, git: Git) -> None:
+        self._child = git.start("cat-file", "--batch", data=b"")
+        process = self._child.process
+        assert process.stdin and process.stdout and process.stderr  # they are pipes
+        self._stdin, self._stdout = process.stdin.fileno(), process.stdout.fileno()
+        self._stderr = process.stderr.fileno()
+        self._asked = bytearray()  # names that git has not taken yet
+        self._given = bytearray()  # what it said that no caller has taken yet
+        self._said = bytearray()  # on stderr
+        self._ready = select.poll()
+        for pipe in (self._stdout, self._stderr):
+            self._ready.register(pipe, select.POLLIN)
 
     def __enter__(self) -> Batch:
         return self
@@ -239,8 +307,6 @@ class Batch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
         self._child.kill()
 
     def get(self, name: str | bytes) -> Found | None:
@@ -251,32 +317,47 @@ class Batch:
         """The objects in the order of their names, as they come; None where there is none."""
         waiting = iter(names)
         while window := list(islice(waiting, WINDOW)):
-            self._ask(window)
+            self._asked += b"".join(os.fsencode(name) + b"\n" for name in window)
+            self._ready.register(self._stdin, select.POLLOUT)
             for _ in window:
                 yield self._answer()
 
-    def _ask(self, names: Sequence[str | bytes]) -> None:
-        stdin: IO[bytes] = self._child.process.stdin  # type: ignore[assignment]  # it is a pipe
-        try:
-            stdin.write(b"".join(os.fsencode(name) + b"\n" for name in names))
-            stdin.flush()
-        except OSError as error:
-            raise self._ended() from error
-
     def _answer(self) -> Found | None:
-        stdout: IO[bytes] = self._child.process.stdout  # type: ignore[assignment]  # it is a pipe
-        head = stdout.readline()
-        if not head.endswith(b"\n"):
-            raise self._ended()
-        words = head.split()
+        while (end := self._given.find(b"\n")) < 0:
+            self._exchange()
+        words = self._take(end + 1).split()
         if len(words) != 3 or not words[2].isdigit():  # "NAME missing", "NAME ambiguous"
             return None
-        data = stdout.read(int(words[2]) + 1)
-        if len(data) != int(words[2]) + 1:
-            raise self._ended()
-        return Found(words[0].decode(), words[1].decode(), data[:-1])
+        data = self._take(int(words[2]))
+        self._take(1)
+        return Found(words[0].decode(), words[1].decode(), data)
 
-    def _ended(self) -> GitError:
-        self._deadline.remaining()
-        stderr: IO[bytes] = self._child.process.stderr  # type: ignore[assignment]  # it is a pipe
-        return self._child._failure(stderr.read())
+    def _take(self, size_bytes: int) -> bytes:
+        while len(self._given) < size_bytes:
+            self._exchange()
+        with memoryview(self._given) as view:
+            data = bytes(view[:size_bytes])
+        del self._given[:size_bytes]
+        return data
+
+    def _exchange(self) -> None:
+        """Wait until git takes or gives some bytes. Raises GitError if it gives no more."""
+        left = self._child.deadline.remaining(self._child.doing)
+        for pipe, _ in self._ready.poll(None if left is None else left * 1000 + 1):
+            if pipe == self._stdin:
+                self._send()
+            elif part := os.read(pipe, CHUNK_BYTES):
+                (self._given if pipe == self._stdout else self._said).extend(part)
+            elif pipe == self._stdout:
+                self._child.finish(ok=range(-255, 256))
+                raise self._child.failure(self._said.decode(errors="replace") + self._child.said)
+            else:
+                self._ready.unregister(pipe)
+
+    def _send(self) -> None:
+        try:
+            del self._asked[: os.write(self._stdin, self._asked[: select.PIPE_BUF])]
+        except BrokenPipeError:  # it has ended; then stdout does, too
+            self._asked.clear()
+        if not self._asked:
+            self._ready.unregister(self._stdin)

@@ -12,13 +12,14 @@ from flor.git import branch as branches
 from flor.git import reading, sharing
 from flor.git.branch import Branch, read_commit
 from flor.git.objects import TREE_MODE, Commit, Format, Object, message
-from flor.git.process import Batch, Deadline, Git, TimedOut
+from flor.git.process import UNLIMITED, Batch, Deadline, Git, TimedOut
+from flor.git.selection import Limits, is_source
 from flor.git.sharing import RUN_ID, SyncReport, journal_path
-from flor.git.worktree import Code, Limits, WorkTree, is_source
+from flor.git.worktree import Code, WorkTree
 from flor.model import Version
 
 NOBODY = ("flor", "flor@localhost")
-PARTIAL_SECONDS = 5.0  # for the essential files alone, where the whole tree took too long
+PARTIAL_SECONDS = 2.0  # for the essential files alone, where the whole tree took too long
 
 
 @dataclass(frozen=True)
@@ -50,31 +51,39 @@ class Repository:
         """The code in the working tree now, as a version; the newest one if that is the same.
 
         `file_limit` and `tree_limit` are in bytes and count what differs from the user's index.
-        After `seconds`, a partial version of just the `essential` files is made instead. Raises
-        GitError.
+        Untracked files whose names are those of secrets stay out, unless they are `essential`.
+        After `seconds`, a partial version of just the `essential` files is made instead, within
+        two more. Raises GitError.
         """
         first = [path for item in essential if (path := self._inside(item)) is not None]
         limits = Limits(file_limit, tree_limit, frozenset(first))
         try:
-            deadline = Deadline(seconds)
-            return self._version(self._worktree().code(limits, deadline), first, deadline)
+            git = self._git(Deadline(seconds))
+            return self._version(git, self._worktree(git).code(limits), first)
         except TimedOut:
-            deadline = Deadline(PARTIAL_SECONDS)
-            code = self._worktree().only(first, limits, deadline)
-            return self._version(code, first, deadline, partial=True)
+            git = self._git(Deadline(PARTIAL_SECONDS, spent=seconds))
+            code = self._worktree(git).only(first, limits)
+            return self._version(git, code, first, partial=True)
 
     def attach_journal(
-        self, version: Version | None, run_id: str, payload: bytes, subject: str
+        self,
+        version: Version | None,
+        run_id: str,
+        payload: bytes,
+        subject: str,
+        *,
+        seconds: float | None = None,
     ) -> str:
         """Add a commit of the version's code and the run's compressed journal; return its id.
 
         Without a version, or where its code is no longer in the repository, the commit holds the
-        journal alone.
+        journal alone. Raises GitError, also when git does not answer within `seconds`.
         """
         if not RUN_ID.fullmatch(run_id):
             raise GitError(f"{run_id!r} is no run id")
-        branch = self._branch()
-        with Batch(self._git) as batch:
+        git = self._git(Deadline(seconds))
+        branch = self._branch(git)
+        with Batch(git) as batch:
             found = batch.get(version.tree) if version else None
             code = found.data if found and found.kind == "tree" else b""
             commit = read_commit(batch, version.commit) if version else None
@@ -93,23 +102,23 @@ class Repository:
 
         Each run comes once, newest first; those in `known` are passed over.
         """
-        return sharing.journals(self._git, self.branch, known)
+        return sharing.journals(self._git(), self.branch, known)
 
     def files(self, commit: str) -> dict[str, str]:
         """Blob id of each path of a version."""
-        return reading.files(self._git, commit)
+        return reading.files(self._git(), commit)
 
     def read(self, commit: str, path: str) -> bytes:
         """The bytes of one of a version's files."""
-        return reading.read(self._git, commit, path)
+        return reading.read(self._git(), commit, path)
 
     def diff(self, old: str, new: str, *, color: bool = False, stat: bool = False) -> str:
         """How the code of two commits or trees differs, as git prints it."""
-        return reading.diff(self._git, old, new, color=color, stat=stat)
+        return reading.diff(self._git(), old, new, color=color, stat=stat)
 
     def checkout(self, commit: str, into: Path) -> None:
         """Write a version's files into the empty folder `into`, byte for byte as recorded."""
-        reading.checkout(self._git, commit, into)
+        reading.checkout(self._git(), commit, into)
 
     def sync(self, remote: str | None = None, *, push: bool = False) -> SyncReport:
         """Fetch flor's branch from one or all remotes and join it with the local one.
@@ -117,24 +126,23 @@ class Repository:
         Where both have new runs, the local branch gets a merge commit, so that pushing it is a
         fast-forward. Raises GitError.
         """
-        return sharing.sync(self._branch(), remote, push=push)
+        return sharing.sync(self._branch(self._git()), remote, push=push)
 
-    @property
-    def _git(self) -> Git:
-        return Git(self.root, self.git_dir)
+    def _git(self, deadline: Deadline = UNLIMITED) -> Git:
+        return Git(self.root, self.git_dir, deadline)
 
-    def _worktree(self) -> WorkTree:
+    def _worktree(self, git: Git) -> WorkTree:
         index = None if self.private else self.git_dir / "index"
-        return WorkTree(self._git, self.flor_dir, self.form, index, self.executable_bit)
+        return WorkTree(git, self.flor_dir, self.form, index, self.executable_bit)
 
-    def _branch(self) -> Branch:
+    def _branch(self, git: Git) -> Branch:
         """The branch to write to: chosen anew if the user has checked it out since."""
         ref = self.ref
-        heads = branches.checked_out(self._git, self.common_dir)
+        heads = branches.checked_out(git, self.common_dir)
         if ref in heads:
-            refs = branches.parse_listing(branches.start_listing(self._git, self.branch).finish())
+            refs = branches.parse_listing(branches.start_listing(git, self.branch).finish())
             ref = branches.choose(self.branch, refs, heads)
-        return Branch(self._git, ref, self.form, self.identity)
+        return Branch(git, ref, self.form, self.identity)
 
     def _inside(self, path: Path) -> bytes | None:
         """`path` relative to the root as git names it; None if it is elsewhere."""
@@ -143,11 +151,11 @@ class Repository:
         return None if inside.startswith(os.pardir) else os.fsencode(inside)
 
     def _version(
-        self, code: Code, first: Sequence[bytes], deadline: Deadline, *, partial: bool = False
+        self, git: Git, code: Code, first: Sequence[bytes], *, partial: bool = False
     ) -> Version:
-        with Batch(self._git, deadline) as batch:
+        with Batch(git) as batch:
             head = None if self.private else read_commit(batch, "HEAD")
-            branch = self._branch()
+            branch = self._branch(git)
 
             def make(tip: Commit | None) -> tuple[Sequence[Object], str, str] | str:
                 known = list(branch.versions(batch, tip))
@@ -156,11 +164,11 @@ class Repository:
                         return version.commit
                 subject = "First version"
                 if known:
-                    subject = self._subject(known[0].tree, code.tree, first, deadline)
+                    subject = _subject(git, known[0].tree, code.tree, first)
                 return (), code.tree, message(subject, Flor_Version="1")
 
-            commit = branch.add(batch, make, deadline=deadline)
-        user = None if self.private else branches.current(self._git)
+            commit = branch.add(batch, make)
+        user = None if self.private else branches.current(git)
         return Version(
             commit=commit,
             tree=code.tree,
@@ -170,16 +178,6 @@ class Repository:
             user_commit=head.oid if head else None,
             user_dirty=not self.private and (head is None or head.tree != code.tree),
         )
-
-    def _subject(self, old: str, new: str, first: Sequence[bytes], deadline: Deadline) -> str:
-        """What changed, in a line: "train.py and 2 more changed"."""
-        args = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, new)
-        paths = self._git.run(*args, deadline=deadline).split(b"\0")[:-1]
-        if not paths:
-            return "Same code"
-        path = min(paths, key=lambda path: (path not in first, not is_source(path), path))
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        return f"{path.decode(errors='replace')}{more} changed"
 
     def _with_journal(self, code: bytes, run_id: str, payload: bytes) -> list[Object]:
         """The journal and the trees down to it; the last one is the root."""
@@ -192,6 +190,17 @@ class Repository:
         own = [entry for entry in self.form.entries(code) if entry[1] != name]
         objects.append(self.form.tree([*own, (mode, name, objects[-1].oid)]))
         return objects
+
+
+def _subject(git: Git, old: str, new: str, first: Sequence[bytes]) -> str:
+    """What changed, in a line: "train.py and 2 more changed"."""
+    args = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, new)
+    paths = git.run(*args).split(b"\0")[:-1]
+    if not paths:
+        return "Same code"
+    path = min(paths, key=lambda path: (path not in first, not is_source(path), path))
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{path.decode(errors='replace')}{more} changed"
 
 
 def head(root: Path) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flor.errors import GitError
-from flor.git.branch import Branch, LostRace, candidates, read_commit
+from flor.git.branch import Branch, LostRace, Patience, candidates, read_commit
 from flor.git.objects import Commit, Object, message, trailers
 from flor.git.process import Batch, Git
 
@@ -128,6 +128,7 @@ def fetch(git: Git, remote: str, name: str) -> bool:
 
 def absorb(branch: Branch, remote: str) -> bool:
     """Make the local branch contain the remote's. True if that took a merge commit."""
+    patience = Patience()
     with Batch(branch.git) as batch:
         while True:
             mine = branch.tip(batch)
@@ -139,7 +140,8 @@ def absorb(branch: Branch, remote: str) -> bool:
                     branch.advance(theirs.oid, mine.oid if mine else None)
                     return False
                 _merge(branch, batch, mine, theirs, remote)
-            except LostRace:
+            except LostRace as race:
+                patience.lost(race, mine)
                 continue
             return True
 

@@ -17,31 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flor.errors import GitError
-from flor.git.hashes import Hashes, Stamp
+from flor.git.hashes import Hashes
 from flor.git.objects import Format, Object, start_writing
-from flor.git.process import Deadline, Git, TimedOut
+from flor.git.process import Git, TimedOut
+from flor.git.selection import WITHHELD, File, Limits, choose
 from flor.model import LeftOut
 
-SOURCE_LIKE = frozenset(
-    b".bash .c .cc .cfg .cpp .cu .cuh .h .hpp .ini .ipynb .java .jl .js .json .jsonl .lua .md .pl "
-    b".proto .py .pyi .pyx .r .rs .rst .sh .sql .toml .ts .txt .xml .yaml .yml".split()
-)
 LISTED_LIMIT = 1000  # files that a version names as left out
 BATCH_BYTES = 32 * 1024 * 1024  # content in memory at once
 LEFTOVER_SECONDS = 3600  # a private index this old belongs to a process that was killed
-
-
-class File(NamedTuple):
-    """A file that may differ from the index."""
-
-    path: bytes
-    mode: str
-    stamp: Stamp
-    tracked: bool
-
-    @property
-    def size_bytes(self) -> int:
-        return self.stamp[2]
 
 
 class Entry(NamedTuple):
@@ -64,17 +48,9 @@ class Survey:
     def leave_out(self, file: File | bytes, reason: str) -> None:
         """Name a file that will not be in the tree."""
         path, size_bytes = (file, 0) if isinstance(file, bytes) else (file.path, file.size_bytes)
-        self.gone.add(path)
+        if isinstance(file, bytes) or file.tracked:
+            self.gone.add(path)
         self.left_out.append(LeftOut(printable(path), size_bytes, reason))
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What may go into a tree."""
-
-    file_bytes: int
-    tree_bytes: int
-    essential: frozenset[bytes] = frozenset()  # paths that come first
 
 
 @dataclass(frozen=True)
@@ -99,7 +75,7 @@ class WorkTree:
     index: Path | None = None
     executable_bit: bool = True  # the file system has one (core.fileMode)
 
-    def code(self, limits: Limits, deadline: Deadline) -> Code:
+    def code(self, limits: Limits) -> Code:
         """The working tree as it is. Raises TimedOut, or GitError."""
         fresh = Hashes(self._hashes, self.git)
         # A remembered object may be gone since; an index may be one that git cannot use.
@@ -108,38 +84,36 @@ class WorkTree:
             (self.index, fresh),
         ):
             try:
-                return self._code(limits, deadline, index, hashes)
+                return self._code(limits, index, hashes)
             except TimedOut:
                 raise
             except GitError:
                 continue
-        return self._code(limits, deadline, None, fresh)
+        return self._code(limits, None, fresh)
 
-    def only(self, paths: Sequence[bytes], limits: Limits, deadline: Deadline) -> Code:
+    def only(self, paths: Sequence[bytes], limits: Limits) -> Code:
         """A tree of just these files."""
         survey = Survey()
         for path in dict.fromkeys(paths):
             self._look(survey, path, tracked=False)
         with private_index(self.flor_dir, None) as index:
-            return self._write(survey, limits, index, deadline, Hashes(self._hashes, self.git))
+            return self._write(survey, limits, index, Hashes(self._hashes, self.git))
 
     @property
     def _hashes(self) -> Path:
         return self.flor_dir / "worktree.json"
 
-    def _code(
-        self, limits: Limits, deadline: Deadline, source: Path | None, hashes: Hashes
-    ) -> Code:
+    def _code(self, limits: Limits, source: Path | None, hashes: Hashes) -> Code:
         with private_index(self.flor_dir, source) as index:
-            survey = self._survey(index, deadline)
-            code = self._write(survey, limits, index, deadline, hashes)
+            survey = self._survey(index)
+            code = self._write(survey, limits, index, hashes)
         hashes.save()
         return code
 
-    def _survey(self, index: Path, deadline: Deadline) -> Survey:
+    def _survey(self, index: Path) -> Survey:
         args = ["-z", "-t", "-v", "--stage", "--cached", "--deleted", "--modified", "--others"]
         args += ["--exclude-standard", "--exclude=.flor/"]
-        listed = self.git.run("ls-files", *args, index=index, deadline=deadline)
+        listed = self.git.run("ls-files", *args, index=index)
         survey = Survey()
         seen: set[bytes] = set()
         if b".flor/" in listed:
@@ -153,7 +127,7 @@ class WorkTree:
             if path in seen or path in survey.gone:
                 continue
             if len(seen) % 1024 == 0:
-                deadline.remaining()
+                self.git.deadline.remaining()
             if tag in b"Ss" and not os.path.lexists(self._at(path)):
                 continue  # outside a sparse checkout: the index has it
             seen.add(path)
@@ -189,16 +163,14 @@ class WorkTree:
         stamp = (info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino)
         survey.files.append(File(path, mode, stamp, tracked))
 
-    def _write(
-        self, survey: Survey, limits: Limits, index: Path, deadline: Deadline, hashes: Hashes
-    ) -> Code:
+    def _write(self, survey: Survey, limits: Limits, index: Path, hashes: Hashes) -> Code:
         """The tree of what the index has and the survey found."""
         submodules = [entry for path in survey.submodules if (entry := self._submodule(path))]
         survey.gone.update(survey.submodules)
         files, others = choose(survey.files, limits)
         for file, reason in others:
             survey.leave_out(file, reason)
-        entries = self._entries(survey, files, limits.file_bytes, hashes, deadline)
+        entries = self._entries(survey, files, limits.file_bytes, hashes)
         if entries or submodules or survey.gone:
             # The untracked come last and replace: a link where the index still has a folder.
             lines = [b"0 %s\t%s\0" % (self.form.null.encode(), path) for path in survey.gone]
@@ -208,15 +180,15 @@ class WorkTree:
                 *("update-index", "-z", "--index-info"),
                 data=b"".join(lines),
                 index=index,
-                deadline=deadline,
                 settings=["core.protectNTFS=false", "core.protectHFS=false"],
             )
-        tree = self.git.run("write-tree", index=index, deadline=deadline).decode().strip()
-        largest = sorted(survey.left_out, key=lambda item: -item.size_bytes)[:LISTED_LIMIT]
-        return Code(tree, tuple(sorted(largest, key=lambda item: item.path)))
+        tree = self.git.run("write-tree", index=index).decode().strip()
+        # Secrets are few and small, and who misses one should find it here.
+        ranked = sorted(survey.left_out, key=lambda i: (i.reason != WITHHELD, -i.size_bytes))
+        return Code(tree, tuple(sorted(ranked[:LISTED_LIMIT], key=lambda item: item.path)))
 
     def _entries(
-        self, survey: Survey, files: list[File], limit: int, hashes: Hashes, deadline: Deadline
+        self, survey: Survey, files: list[File], limit: int, hashes: Hashes
     ) -> list[Entry]:
         """The files' contents, written to the repository; what cannot be read is left out."""
         entries: list[Entry] = []
@@ -224,7 +196,7 @@ class WorkTree:
         waiting = 0
         for number, file in enumerate(sorted(files, key=lambda file: not file.tracked)):
             if number % 64 == 0:
-                deadline.remaining()
+                self.git.deadline.remaining()
             oid = hashes.get(file.path, file.stamp)
             if oid is None:
                 blob = self._blob(survey, file, limit)
@@ -236,10 +208,10 @@ class WorkTree:
                 waiting += len(blob.data)
             entries.append(Entry(file.mode, oid, file.path))
             if waiting > BATCH_BYTES:
-                start_writing(self.git, self.form, new, deadline).finish()
+                start_writing(self.git, self.form, new).finish()
                 new, waiting = [], 0
         if new:
-            start_writing(self.git, self.form, new, deadline).finish()
+            start_writing(self.git, self.form, new).finish()
         return entries
 
     def _blob(self, survey: Survey, file: File, limit: int) -> Object | None:
@@ -265,19 +237,17 @@ class WorkTree:
         folder = Path(os.fsdecode(self._at(path)))
         if not (folder / ".git").exists():
             return None
-        inner = Git(folder, folder / ".git")
-        with suppress(GitError):
+        inner = Git(folder, folder / ".git", self.git.deadline)
+        try:
             head = inner.run("rev-parse", "--verify", "-q", "HEAD").decode().strip()
-            return Entry("160000", head, path)
-        return None
+        except TimedOut:
+            raise
+        except GitError:
+            return None
+        return Entry("160000", head, path)
 
     def _at(self, path: bytes) -> bytes:
         return os.path.join(os.fsencode(self.git.root), path)
-
-
-def is_source(path: bytes) -> bool:
-    """Whether the name looks like something that a person wrote."""
-    return b"." + path.rpartition(b".")[2].lower() in SOURCE_LIKE
 
 
 def _own_files(listed: bytes) -> set[bytes]:
@@ -297,32 +267,6 @@ def read_regular(path: bytes, limit: int) -> bytes:
             parts.append(part)
             left -= len(part)
     return b"".join(parts)
-
-
-def choose(files: Sequence[File], limits: Limits) -> tuple[list[File], list[tuple[File, str]]]:
-    """The files that fit, and the others with the reason.
-
-    First comes what is essential, then what looks like source, then the rest, small ones first.
-    All that differs from the index counts, whether or not an earlier version has it, so that
-    the same working tree always gives the same tree.
-    """
-
-    def rank(file: File) -> tuple[bool, bool, int, bytes]:
-        essential = file.path in limits.essential
-        return not essential, not is_source(file.path), file.size_bytes, file.path
-
-    others = [(file, "too large") for file in files if file.size_bytes > limits.file_bytes]
-    fitting = [file for file in files if file.size_bytes <= limits.file_bytes]
-    if sum(file.size_bytes for file in fitting) <= limits.tree_bytes:
-        return fitting, others
-    left, chosen = limits.tree_bytes, []
-    for file in sorted(fitting, key=rank):
-        if file.size_bytes <= left:
-            left -= file.size_bytes
-            chosen.append(file)
-        else:
-            others.append((file, "budget"))
-    return sorted(chosen), others
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import ast
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,10 +19,11 @@ from typing import Any
 from flor.errors import ArgumentError
 
 PAIR = re.compile(r"(?P<name>[^\s=-][^\s=]*)=(?P<value>.*)", re.DOTALL)
-OWN_OPTION = re.compile(rb"""["']--kwargs["'=]""")
+OWN_OPTION = re.compile(rb"""\w*(?:argument|option)\s*\([^()]*?["']--kwargs["']""", re.IGNORECASE)
 TRUE = {"true", "1", "yes", "on"}
 FALSE = {"false", "0", "no", "off"}
-SIBLING_FILES = 200
+MAX_FILES = 500  # of a project are searched for an option of that name
+SKIPPED = ("site-packages", "node_modules", "venv", "__pycache__")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Given:
     command_line: Mapping[str, str]
     environment: Mapping[str, str]
     mistake: str | None = None  # a `--kwargs` that cannot be read; raised by the first flor.arg
+    notes: tuple[str, ...] = ()  # what the user should know
 
     def get(self, name: str) -> tuple[str, str] | None:
         """The text and its source, or None."""
@@ -45,42 +47,76 @@ class Given:
 def take(argv: list[str], script: Path | None, environment: str | None) -> Given:
     """Read the flor arguments, and remove them from `argv` in place."""
     options = {"--flor-kwargs"}
-    if "--kwargs" in argv and not has_own_option(script):
-        options.add("--kwargs")
+    notes: tuple[str, ...] = ()
+    if any(word.split("=")[0] == "--kwargs" for word in argv):
+        owner = option_owner(script)
+        if owner is None:
+            options.add("--kwargs")
+        elif owner != script:
+            notes = (
+                f"--kwargs is left to the script, because {owner} defines an option of that name; "
+                "--flor-kwargs sets flor's arguments",
+            )
+    pairs, rest, mistake = _split(argv, options)
+    argv[:] = rest
+    from_environment, env_mistake = _parse_environment(environment)
+    return Given(pairs, from_environment, mistake or env_mistake, notes)
+
+
+def _split(argv: list[str], options: set[str]) -> tuple[dict[str, str], list[str], str | None]:
+    """The pairs after the options, the words that are not flor's, and what is wrong."""
     pairs: dict[str, str] = {}
     rest: list[str] = argv[:1]
     mistake = None
     index = 1
-    while index < len(argv):
-        if argv[index] == "--":
-            break
-        if argv[index] not in options:
+    while index < len(argv) and argv[index] != "--":
+        option, joined, first = argv[index].partition("=")
+        if option not in options:
             rest.append(argv[index])
             index += 1
             continue
-        option = argv[index]
-        start = index = index + 1
-        while index < len(argv) and (pair := PAIR.fullmatch(argv[index])):
-            pairs[pair["name"]] = pair["value"]
+        words = [first] if joined else []  # --kwargs=lr=0.01
+        index += 1
+        while index < len(argv) and PAIR.fullmatch(argv[index]):
+            words.append(argv[index])
             index += 1
-        if index == start:
-            found = repr(argv[index]) if index < len(argv) else "nothing"
-            mistake = f"{option} expects name=value, such as {option} lr=0.01; found {found}"
-    rest += argv[index:]
-    argv[:] = rest
-    from_environment, env_mistake = _parse_environment(environment)
-    return Given(pairs, from_environment, mistake or env_mistake)
+        found = [PAIR.fullmatch(word) for word in words]
+        if not found or not all(found):
+            wrong = words[:1] or argv[index : index + 1]
+            seen = repr(wrong[0]) if wrong else "nothing"
+            mistake = f"{option} expects name=value, such as {option} lr=0.01; found {seen}"
+        pairs |= {pair["name"]: pair["value"] for pair in found if pair}
+    return pairs, rest + argv[index:], mistake
 
 
-def has_own_option(script: Path | None) -> bool:
-    """Whether the script, or a file beside it, defines an option called --kwargs."""
+def option_owner(script: Path | None) -> Path | None:
+    """The file that defines an option called --kwargs: the script, or one that it may import."""
     if script is None or script.suffix != ".py":
-        return False
+        return None
     try:
-        files = sorted(script.parent.glob("*.py"))[:SIBLING_FILES]
-        return any(OWN_OPTION.search(path.read_bytes()) for path in {script, *files})
+        text = script.read_bytes()
+        if OWN_OPTION.search(text):
+            return script
+        mentioned = set(re.findall(rb"\w+", text))
+        for path in _project_files(script.parent):
+            names = {path.stem.encode(), path.parent.name.encode()}
+            if names & mentioned and path != script and OWN_OPTION.search(path.read_bytes()):
+                return path
     except OSError:
-        return False
+        pass
+    return None
+
+
+def _project_files(folder: Path) -> Iterator[Path]:
+    count = 0
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "." and name not in SKIPPED]
+        for name in files:
+            if name.endswith(".py"):
+                count += 1
+                if count > MAX_FILES:
+                    return
+                yield Path(place, name)
 
 
 def _parse_environment(text: str | None) -> tuple[dict[str, str], str | None]:

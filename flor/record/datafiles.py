@@ -20,6 +20,7 @@ from flor.record.watch import MAX_FILES, Watch
 BLOCK = 1024 * 1024
 SAMPLE_ABOVE = 4 * 1024**3  # a larger file is hashed in places
 SAMPLES = 64
+BUCKETS = ("s3", "gs", "az")
 POLL_SECONDS = 1.0
 STOP_SECONDS = 2.0
 RACY_SECONDS = 2.0  # a file changed this recently may change again within one tick of its mtime
@@ -107,7 +108,10 @@ class DataFiles:
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
                 self._go_on()
-                self._examine_all()
+                try:
+                    self._examine_all()
+                except OSError as error:
+                    self._warn(f"the data version is not complete: {error}")
                 if self._draining and not self._declared and not self._watch.queue:
                     return
 
@@ -154,7 +158,9 @@ class DataFiles:
             raise
         except Exception as error:  # noqa: BLE001 - the shield: a data version never stops a training
             self._done[path] = declared
-            self._warn(f"cannot record the data {path}: {type(error).__name__}: {error}")
+            reason = str(error).partition("\n")[0][:200]
+            self._warn(f"cannot record the data {path}: {type(error).__name__}: {reason}")
+            self._emit(DataFile(path, declared=declared, note=f"unreachable: {reason}"))
             return
         self._done[path] = declared
         if found is not None:
@@ -206,7 +212,7 @@ class DataFiles:
 
         whole, size, newest, count = blake2b(digest_size=32), 0, 0, 0
         for folder, subfolders, files in os.walk(path):
-            subfolders.sort()
+            subfolders[:] = sorted(set(subfolders) - {".flor", ".git"})
             for name in sorted(files):
                 inner = os.path.join(folder, name)
                 facts = self._facts(inner)
@@ -286,13 +292,16 @@ def _sampled(path: str, info: os.stat_result) -> str:
 
 def _remote(uri: str) -> DataFile:
     """An object in a bucket, by its ETag; credentials come from the environment."""
+    scheme, _, place = uri.partition("://")
+    if scheme not in BUCKETS:
+        note = f"not checked: only objects in {', '.join(BUCKETS)} are"
+        return DataFile(uri, declared=True, note=note)
     try:
         from obstore.store import from_url
     except ImportError:
         note = "not checked: pip install 'flor-hindsight[s3]' to record the ETag of S3 objects"
         return DataFile(uri, declared=True, note=note)
-    bucket, _, key = uri.partition("://")[2].partition("/")
-    scheme = uri.partition("://")[0]
+    bucket, _, key = place.partition("/")
     facts = from_url(f"{scheme}://{bucket}").head(key)
     etag = str(facts["e_tag"] or "").strip('"')
     digest = f"etag:{etag}" if etag else None

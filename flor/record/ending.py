@@ -6,9 +6,13 @@ lock on `alive` free; whoever reads it knows.
 
 from __future__ import annotations
 
+import builtins
+import functools
+import gc
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,42 +34,55 @@ class Ending:
 _exit_code: Any = None  # of the SystemExit that ended the script, once it has
 
 
-class _Exit(SystemExit):
-    """A SystemExit that knows, when it is dropped, whether somebody caught it.
+_witnesses: weakref.WeakSet[_Witness] = weakref.WeakSet()
 
-    When the outermost frame that it passed is no longer running, nobody did.
-    """
+
+class _Witness:
+    """Hangs on a SystemExit; when that is dropped and the script runs no more, nobody caught it."""
+
+    def __init__(self, code: Any) -> None:
+        self.code = code
 
     def __del__(self) -> None:
         global _exit_code
         with suppress(Exception):
-            trace = self.__traceback__
+            script = sys.modules["__main__"].__dict__
             frame: Any = sys._getframe()
-            while frame is not None and trace is not None:
-                if frame is trace.tb_frame:
+            while frame is not None:
+                if frame.f_globals is script:
                     return
                 frame = frame.f_back
             _exit_code = self.code
 
-
-_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
-_Exit.__module__ = "builtins"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()  # the exception may be pickled, to another process of a pool
 
 
 def watch_exits(before_hard_exit: Callable[[Ending], None]) -> None:
     """See `sys.exit` codes, and call back before `os._exit` ends the process without a word."""
-    hard_exit = os._exit
+    soft_exit, hard_exit = sys.exit, os._exit
 
-    def exit_(status: Any = None, /) -> NoReturn:
-        raise _Exit(status)
+    @functools.wraps(soft_exit)
+    def exit_(*args: Any, **kwargs: Any) -> NoReturn:
+        try:
+            soft_exit(*args, **kwargs)
+        except SystemExit as error:
+            args = ()  # or the exception would hold itself, through its traceback
+            with suppress(Exception):
+                error._flor = witness = _Witness(error.code)  # type: ignore[attr-defined]
+                _witnesses.add(witness)
+                del witness
+            raise
 
+    @functools.wraps(hard_exit)
     def hard_exit_(status: int) -> NoReturn:
         with suppress(Exception):
             before_hard_exit(from_code(status))
         hard_exit(status)
 
-    exit_.__name__, exit_.__doc__ = "exit", sys.exit.__doc__
-    hard_exit_.__name__, hard_exit_.__doc__ = "_exit", hard_exit.__doc__
+    quitter: Any = type(getattr(builtins, "exit", None))  # exit() and quit(); not with python -S
+    if quitter.__name__ == "Quitter":
+        quitter.__call__ = lambda self, code=None: exit_(code)
     sys.exit = exit_
     os._exit = hard_exit_
 
@@ -73,6 +90,8 @@ def watch_exits(before_hard_exit: Callable[[Ending], None]) -> None:
 def from_code(code: Any) -> Ending:
     if code is None or code == 0:
         return Ending(Status.FINISHED, 0)
+    if isinstance(code, bool):
+        code = int(code)
     if not isinstance(code, int):
         return Ending(Status.FAILED, 1, error=str(code))
     if code in SIGNAL_CODES:
@@ -84,6 +103,8 @@ def at_exit() -> Ending:
     """How the interpreter came to its end, seen from an exit handler."""
     if is_interactive():
         return Ending(Status.FINISHED, 0)  # an error in one cell is not the end of the session
+    if _witnesses:
+        gc.collect()  # a SystemExit that a frame of its own traceback holds
     error = getattr(sys, "last_value", None)
     if error is None:
         return from_code(_exit_code)

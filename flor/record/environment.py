@@ -75,7 +75,8 @@ def seeds() -> dict[str, Any]:
     """The states of the random generators that are imported by now."""
     found: dict[str, Any] = {}
     standard = sys.modules.get("random")
-    if standard is not None:
+    if hasattr(standard, "getstate"):  # a script may have a random.py of its own
+        assert standard is not None
         version, state, gauss = standard.getstate()
         found["random"] = {"version": version, "state": _packed(state), "gauss": gauss}
     numpy_random = sys.modules.get("numpy.random")

@@ -22,16 +22,22 @@ MAX_LABEL = 1000  # characters; a longer string is content, not the iteration's 
 
 
 class Level:
-    """One execution of one loop. Level 0 is the top level of the script."""
+    """One execution of one loop. The level without a parent is the top of the script.
+
+    It belongs to the recorder that writes about it. When that one ends while the loop goes on (a
+    fork, `flor.commit()` in a loop), the next recorder adopts it with the first record inside.
+    """
 
     __slots__ = (
         "announced",
         "finished",
-        "has_label",
         "id",
         "iteration",
         "label",
+        "label_unsaid",
+        "labelled",
         "name",
+        "owner",
         "parent",
         "parent_iteration",
         "size",
@@ -39,19 +45,36 @@ class Level:
         "unsaid",
     )
 
-    def __init__(self, number: int, name: str, parent: Level | None) -> None:
+    def __init__(self, number: int, name: str, parent: Level | None, owner: Any) -> None:
         self.id = number
         self.name = name
         self.parent = parent
+        self.owner = owner
         self.parent_iteration: int = parent.iteration if parent is not None else 0
         self.iteration: int = 0
         self.size: int | None = None
         self.started = 0.0
         self.announced = False  # the loop is in the journal
-        self.has_label = False  # this iteration's label is to be written with its first record
         self.label: Any = None
+        self.labelled = False  # this iteration yielded something that names it
+        self.label_unsaid = False  # which is to be written with the iteration's first record
         self.finished = False
         self.unsaid = True  # there is something to write before the next record
+
+    def orphan(self) -> None:
+        """Its recorder has ended; whoever comes next says it all again."""
+        self.announced = False
+        self.label_unsaid = self.labelled
+        self.unsaid = True
+
+    def chain(self) -> list[Level]:
+        """From the outermost loop to this one."""
+        found = []
+        level: Level | None = self
+        while level is not None and level.parent is not None:
+            found.append(level)
+            level = level.parent
+        return found[::-1]
 
 
 current: ContextVar[Level | None] = ContextVar("flor_level", default=None)
@@ -61,10 +84,13 @@ _labels: dict[type, bool] = {int: True, float: True, str: True, bool: True, type
 
 def is_label(kind: type) -> bool:
     """Whether items of this type name their iteration: numbers and strings, numpy's too."""
-    known = _labels.get(kind)
-    if known is None:
-        numpy_scalar = kind.__module__ == "numpy" and issubclass(kind, _numpy_scalars())
-        known = _labels[kind] = issubclass(kind, (int, float, str)) or numpy_scalar
+    try:
+        known = _labels.get(kind)
+        if known is None:
+            numpy_scalar = kind.__module__ == "numpy" and issubclass(kind, _numpy_scalars())
+            known = _labels[kind] = issubclass(kind, (int, float, str)) or numpy_scalar
+    except Exception:  # noqa: BLE001 - a metaclass may raise anything; such an item is no label
+        return False
     return known
 
 
@@ -96,7 +122,7 @@ class Loop(Generic[T]):
         return next(self._running)
 
     def __bool__(self) -> bool:
-        return bool(self._iterable)
+        return bool(self._iterable)  # the iterable's own truth, like its length
 
     def close(self) -> None:
         if isinstance(self._running, Generator):
@@ -121,25 +147,22 @@ def make_loop(iterable: Iterable[T], start: Callable[[Iterable[T]], Iterator[T]]
 
 
 def length(iterable: Any) -> int | None:
-    try:
-        return len(iterable)
-    except Exception:  # noqa: BLE001 - a user's __len__ may raise anything; there is just no length
-        return None
+    """The length of a plain container. Others are not asked: their `__len__` is the user's code."""
+    plain = (list, tuple, range, dict, set, frozenset, str, bytes)
+    return len(iterable) if type(iterable) in plain else None
 
 
 class Times:
     """Collects iteration times of one loop and writes them in chunks."""
 
-    __slots__ = ("_emit", "_loop", "each", "first", "flush_at")
+    __slots__ = ("each", "first", "flush_at")
 
-    def __init__(self, loop: int, now: float, emit: Callable[[dict[str, Any]], None]) -> None:
-        self._loop = loop
-        self._emit = emit
+    def __init__(self, now: float) -> None:
         self.each: list[float] = []
         self.first = 0
         self.flush_at = now + FLUSH_SECONDS
 
-    def flush(self, now: float) -> None:
+    def flush(self, loop: int, now: float, emit: Callable[[dict[str, Any]], None]) -> None:
         self.flush_at = now + FLUSH_SECONDS
         count = len(self.each)
         if not count:
@@ -151,15 +174,18 @@ class Times:
             if sys.byteorder == "big":
                 seconds.byteswap()
             listed = base64.b64encode(seconds.tobytes()).decode()
-        self._emit(
+        emit(
             {
                 "t": "times",
-                "loop": self._loop,
+                "loop": loop,
                 "first": self.first,
                 "n": count,
                 "sum": round(total, 7),
                 "each": listed,
             }
         )
-        self.first += count
+        self.drop()
+
+    def drop(self) -> None:
+        self.first += len(self.each)
         self.each.clear()

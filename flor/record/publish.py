@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from flor.claim import is_dead
 from flor.config import MiB, Settings
 from flor.git import open_repository
 from flor.model import Version
-from flor.record.journal import is_dead
 
 BLOCK_BYTES = 1024 * 1024
 
@@ -63,13 +64,18 @@ def publish_dead(settings: Settings, *, most: int | None = None) -> list[str]:
     return done
 
 
-def publish(settings: Settings, run_dir: Path, how: str) -> str:
+def publish(settings: Settings, run_dir: Path, how: str, seconds: float | None = None) -> str:
     """Add the run's journal to the branch; the commit. Raises GitError or OSError."""
+    deadline = None if seconds is None else time.monotonic() + max(seconds, 0.1)
+
+    def left() -> float | None:
+        return None if deadline is None else max(deadline - time.monotonic(), 0.1)
+
     content = payload(run_dir, int(settings.journal_limit_mb * MiB))
     version, filename = _head_of(run_dir)
-    repository = open_repository(settings.root, settings.flor_dir, settings.branch)
+    repository = open_repository(settings.root, settings.flor_dir, settings.branch, seconds=left())
     commit = repository.attach_journal(
-        version, run_dir.name, content, f"Run {run_dir.name}: {filename} {how}"
+        *(version, run_dir.name, content, f"Run {run_dir.name}: {filename} {how}"), seconds=left()
     )
     (settings.flor_dir / "unpublished" / run_dir.name).unlink(missing_ok=True)
     return commit

@@ -6,10 +6,11 @@ wrong in here is said once on stderr; the training goes on.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -57,14 +58,17 @@ class Recorder:
         self._warn = warn
         self._sites: dict[SiteKey, tuple[object, int]] = {}
         self._site_numbers: dict[tuple[str, str, int, bool], int] = {}
-        self._args: dict[tuple[str, int, int], str] = {}
+        self._args: dict[str, tuple[int, int, str]] = {}
         self._lock = threading.RLock()
-        self._loops = 0
-        self._scopes = 0
-        self._top = Level(0, "", None)
+        self._next_site = itertools.count(1)
+        self._next_loop = itertools.count(1)
+        self._next_scope = itertools.count(1)
+        self._top = Level(0, "", None, self)
         self._top.announced, self._top.unsaid = True, False
         self._main_level = self._top
         self._main_thread = threading.main_thread()
+        self._live: set[Level] = set()
+        self._ended = False
         self.began = began
         self.before_first_loop: Callable[[], None] | None = None
         # Asking for `f_code` raises an audit event, which costs more than the rest of `log`;
@@ -97,7 +101,8 @@ class Recorder:
                 tail = f',"{kind}"]\n' if kind else "]\n"
                 write(f"[{site},{level.id},{level.iteration},{text}{tail}".encode())
             except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
-                self.shield(f"flor.log({name!r}, …)", error)
+                with suppress(Exception):
+                    self.shield("flor.log", name, error)
 
         return log
 
@@ -106,17 +111,18 @@ class Recorder:
         try:
             level = current.get() or self._main_level
             text, kind = self._encode(name, value)
-            key = (name, level.id, level.iteration)
-            if self._args.get(key) == text:
-                return
-            self._args[key] = text
-            site = self._new_site(name, frame, arg=True, source=source)
             if level.unsaid:
                 self._say(level)
+            latest = (level.id, level.iteration, text)
+            if self._args.get(name) == latest:
+                return
+            self._args[name] = latest
+            site = self._new_site(name, frame, arg=True, source=source)
             tail = f',"{kind}"]\n' if kind else "]\n"
             self._write(f"[{site},{level.id},{level.iteration},{text}{tail}".encode())
         except Exception as error:  # noqa: BLE001 - the shield
-            self.shield(f"flor.arg({name!r}, …)", error)
+            with suppress(Exception):
+                self.shield("flor.arg", name, error)
 
     def emit(self, line: dict[str, Any]) -> None:
         """Append an object line."""
@@ -125,102 +131,136 @@ class Recorder:
     def elapsed(self) -> float:
         return round(perf_counter() - self.began, 6)
 
+    def end(self) -> None:
+        """Another recorder follows, while loops may go on: it adopts those that log."""
+        self._ended = True
+        for level in list(self._live):
+            level.orphan()
+
+    def inherit(self, parent: Recorder) -> None:
+        """In a forked child: go on where the parent was when it forked."""
+        parent.end()
+        self._main_thread = threading.current_thread()
+        self._main_level = current.get() or parent._main_level
+        if self._main_level.parent is None:
+            self._main_level = self._top
+
     # --- loops -------------------------------------------------------------------------------
 
     def loop(self, name: str, iterable: Iterable[T]) -> Loop[T]:
-        return make_loop(iterable, lambda items: self._iterate(str(name), items))
+        return make_loop(iterable, lambda items: self._iterate(name, items))
 
-    def _iterate(self, name: str, iterable: Iterable[T]) -> Generator[T, None, None]:
+    def _iterate(self, name: str, iterable: Iterable[T]) -> Iterator[T]:
+        """The items, one a generator step. Nothing here keeps an item alive after it is yielded:
+        scripts that delete a batch mean it."""
         try:
             outer = current.get()
-            level = self._enter(name, outer)
-            times = Times(level.id, level.started, self.emit)
+            level = self._enter(str(name), outer)
+            level.size = length(iterable)
+            times = Times(level.started)
         except Exception as error:  # noqa: BLE001 - the shield: the loop runs without being recorded
-            self.shield(f"flor.loop({name!r}, …)", error)
+            with suppress(Exception):
+                self.shield("flor.loop", name, error)
             yield from iterable
             return
-        level.size = length(iterable)
         each, add = times.each, times.each.append
         done = False
         last = level.started
-        begun = 0
+        index = -1
         try:
-            for index, item in enumerate(iterable):
+            advance = iter(iterable).__next__
+            while True:
+                try:
+                    box = [advance()]
+                except StopIteration:
+                    break
+                index += 1
                 level.iteration = index
-                begun = index + 1
-                kind = type(item)
-                if is_label(kind) and not (kind is int and item == index):
-                    level.label = item
-                    level.has_label = level.unsaid = True
+                kind = type(box[0])
+                if is_label(kind) and not (kind is int and box[0] == index):
+                    level.label = box[0]
+                    level.labelled = level.label_unsaid = level.unsaid = True
                 else:
-                    level.has_label = False
+                    level.labelled = level.label_unsaid = False
                     level.unsaid = not level.announced
                 current.set(level)
-                yield item
+                yield box.pop()
                 time = perf_counter()
                 add(time - last)
                 last = time
                 if time > times.flush_at or len(each) >= CHUNK:
-                    self._flush(level, times, time)
+                    _flush(level, times, time)
             done = True
         finally:
-            self._leave(level, outer, times, begun, last, done)
+            level.finished = True
+            self._restore(level, outer)
+            if not done and len(times.each) + times.first <= index:
+                add(perf_counter() - last)  # the iteration that `break` or an exception ended
+            _flush(level, times, perf_counter())
+            with suppress(Exception):
+                level.owner.leave(level, index + 1, done)
 
     def _enter(self, name: str, outer: Level | None) -> Level:
         parent = outer or self._main_level
         if parent is self._top and self.before_first_loop is not None:
-            self.before_first_loop()
-            self.before_first_loop = None
-        with self._lock:
-            self._loops += 1
-            level = Level(self._loops, name, parent)
+            before, self.before_first_loop = self.before_first_loop, None
+            before()
+        level = Level(next(self._next_loop), name, parent, self)
         level.started = perf_counter()
+        self._live.add(level)
         if threading.current_thread() is self._main_thread:
             self._main_level = level
         return level
 
-    def _leave(
-        self, level: Level, outer: Level | None, times: Times, begun: int, last: float, done: bool
-    ) -> None:
-        level.finished = True
+    def _restore(self, level: Level, outer: Level | None) -> None:
+        """Put the loop around back in place; loops that advance in turn end in any order."""
         around = level.parent
-        while around is not None and around.finished:  # loops advanced in turn, as in zip, end so
+        while around is not None and around.finished:
             around = around.parent
+        is_top = around is None or around.parent is None
         if current.get() is level:
-            current.set(around if outer is not None and around is not self._top else None)
-        if self._main_level is level:
-            self._main_level = around or self._top
-        try:
-            level.has_label = False
-            level.unsaid = not level.announced
-            time = perf_counter()
-            if not done and len(times.each) + times.first < begun:
-                times.each.append(time - last)  # the iteration that `break` or an exception ended
-            self._flush(level, times, time)
-            at = round(time - self.began, 6)
-            self.emit({"t": "loop_end", "id": level.id, "n": begun, "at": at, "done": done})
-        except Exception as error:  # noqa: BLE001 - the shield
-            self.shield(f"the end of flor.loop({level.name!r}, …)", error)
+            current.set(None if outer is None or is_top else around)
+        if level.owner._main_level is level:
+            level.owner._main_level = level.owner._top if is_top else around
 
-    def _flush(self, level: Level, times: Times, time: float) -> None:
-        try:
-            if not level.announced:
-                self._say(level)
-            times.flush(time)
-        except Exception as error:  # noqa: BLE001 - the shield
-            self.shield(f"the timing of flor.loop({level.name!r}, …)", error)
+    def leave(self, level: Level, entries: int, done: bool) -> None:
+        """Write the end of a loop."""
+        self._live.discard(level)
+        if self._ended:
+            return  # and nobody adopted it
+        if not level.announced:
+            self._say(level)
+        line = {"t": "loop_end", "id": level.id, "n": entries, "at": self.elapsed()}
+        self.emit(line | {"done": done})
+
+    def flush(self, level: Level, times: Times, now: float) -> None:
+        """Write the iteration times that are collected."""
+        if self._ended:
+            times.drop()
+            return
+        self._journal.check()
+        level.labelled = level.label_unsaid = False  # of an iteration that is over
+        if not level.announced:
+            self._say(level)
+        times.flush(level.id, now, self.emit)
 
     def _say(self, level: Level) -> None:
-        """Write what a record in this level refers to and is not in the journal yet."""
-        with self._lock:
-            self._say_locked(level)
+        """Write what a record in this level refers to and is not in the journal yet.
 
-    def _say_locked(self, level: Level) -> None:
-        parent = level.parent
-        if parent is not None and parent.unsaid:
-            self._say_locked(parent)
+        Marks follow the lines: a signal handler that logs in between writes a line twice rather
+        than a record before it.
+        """
+        with self._lock:
+            for inner in level.chain():
+                if inner.unsaid:
+                    self._say_one(inner)
+
+    def _say_one(self, level: Level) -> None:
+        if level.owner is not self:
+            self._live.add(level)
+            level.id, level.owner = next(self._next_loop), self
         if not level.announced:
-            level.announced = True
+            parent = level.parent
             self.emit(
                 {
                     "t": "loop",
@@ -229,15 +269,16 @@ class Recorder:
                     "parent": parent.id if parent is not None else 0,
                     "iteration": level.parent_iteration,
                     "len": level.size,
-                    "at": round(level.started - self.began, 6),
+                    "at": round(max(level.started - self.began, 0.0), 6),
                 }
             )
-        if level.has_label:
-            level.has_label = False
+            level.announced = True
+        if level.label_unsaid:
             label = values.encode_scalar(level.label)
             if label is not None and len(label[0]) <= MAX_LABEL:
                 where = f'"loop": {level.id}, "iteration": {level.iteration}'
                 self._write(f'{{"t": "value", {where}, "value": {label[0]}}}\n'.encode())
+            level.label_unsaid = False
         level.unsaid = False
 
     def here(self) -> tuple[int, int]:
@@ -251,9 +292,7 @@ class Recorder:
 
     def scope(self, names: list[str]) -> Callable[[], None]:
         """`flor.checkpointing` began; the result ends it."""
-        with self._lock:
-            self._scopes += 1
-            number = self._scopes
+        number = next(self._next_scope)
         loop, iteration = self.here()
         at = self.elapsed()
         line = {"t": "scope", "id": number, "names": names, "loop": loop, "iteration": iteration}
@@ -262,8 +301,9 @@ class Recorder:
 
     # --- details -----------------------------------------------------------------------------
 
-    def shield(self, what: str, error: Exception) -> None:
-        self._warn(f"{what} was not recorded: {type(error).__name__}: {error}")
+    def shield(self, what: str, name: object, error: Exception) -> None:
+        """Tell what could not be recorded."""
+        self._warn(f"{what}({name!r}, …) was not recorded: {type(error).__name__}: {error}")
 
     def _encode(self, name: str, value: Any) -> values.Encoded:
         try:
@@ -289,7 +329,7 @@ class Recorder:
         with self._lock:
             number = self._site_numbers.get((name, file, line, arg))
             if number is None:
-                number = len(self._site_numbers) + 1
+                number = next(self._next_site)
                 site = {"t": "site", "id": number, "name": name, "file": file, "line": line}
                 site |= {"func": code.co_name, "arg": arg}
                 self.emit(site | ({"source": source} if arg else {}))
@@ -299,11 +339,26 @@ class Recorder:
         return number
 
 
-def warn_on_stderr(said: set[str], text: str) -> bool:
-    """Say a warning once; whether it was new."""
-    if text in said:
-        return False
-    said.add(text)
-    with suppress(Exception):  # there may be no stderr, and nobody to tell
-        sys.stderr.write(f"flor: {text}\n")
-    return True
+def _flush(level: Level, times: Times, now: float) -> None:
+    with suppress(Exception):  # times only: nothing that a user logged
+        level.owner.flush(level, times, now)
+
+
+class Warnings:
+    """What was said on stderr: each text once, and not without end."""
+
+    MOST = 20
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> bool:
+        """Whether it was new."""
+        if text in self._said or len(self._said) > self.MOST:
+            return False
+        self._said.add(text)
+        if len(self._said) > self.MOST:
+            text = "there are more warnings; they are not shown"
+        with suppress(Exception):  # there may be no stderr, and nobody to tell
+            sys.stderr.write(f"flor: {text}\n")
+        return True

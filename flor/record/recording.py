@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from flor.claim import Claim, process_age
 from flor.config import MiB, Settings
 from flor.errors import FlorError
 from flor.git import open_repository
@@ -21,13 +21,13 @@ from flor.objects import ObjectStore
 from flor.record import environment, publish
 from flor.record.datafiles import DataFiles
 from flor.record.ending import Ending, is_interactive
-from flor.record.journal import Claim, Journal
-from flor.record.recorder import Recorder, warn_on_stderr
+from flor.record.journal import Journal
+from flor.record.recorder import Recorder, Warnings
 from flor.record.watch import Watch
 
 START_WAIT_SECONDS = 2.0  # the training waits this long for its code version, then goes on
-END_WAIT_SECONDS = 10.0  # the exit waits this long for a version that is still being made
-HASH_WAIT_SECONDS = 1.0  # and this long for data files that are still being hashed
+END_WAIT_SECONDS = 8.0  # the exit waits this long in all; what is not done then, `flor sync` does
+HASH_WAIT_SECONDS = 1.0  # of that, for data files that are still being hashed
 PARENT_VARIABLE = "FLOR_PARENT"  # tells spawned children which run they belong to
 
 
@@ -39,10 +39,10 @@ class Recording:
     ) -> None:
         self.settings = settings
         self._pid = os.getpid()
-        self._said: set[str] = set()
+        self._warnings = Warnings()
         self._watch = watch
         self._closed = threading.Lock()
-        self._versioned = True
+        self._versioned = False
         age = _age_of_first_run()
         began = time.perf_counter() - age
         started = datetime.fromtimestamp(time.time() - age, timezone.utc)
@@ -65,7 +65,7 @@ class Recording:
 
     def warn(self, text: str) -> None:
         """Say it once on stderr, and keep it with the run."""
-        if warn_on_stderr(self._said, text):
+        if self._warnings.say(text):
             with suppress(Exception):  # the journal may be what failed
                 self.recorder.emit({"t": "note", "text": text})
 
@@ -83,13 +83,18 @@ class Recording:
         """What was typed in a notebook or a REPL: the code that really ran."""
         self.recorder.emit({"t": "cells", "source": sources})
 
-    def finish(self, ending: Ending) -> None:
-        """Write the end and share the journal. Only the process that began the run does; once."""
+    def finish(self, ending: Ending, *, share: bool = True) -> None:
+        """Write the end and, unless the process is in a hurry, put the journal on the branch.
+
+        Only the process that began the run does; once.
+        """
         if os.getpid() != self._pid or not self._closed.acquire(blocking=False):
             return
+        deadline = time.monotonic() + END_WAIT_SECONDS
         self._watch.on = False
-        self._version_thread.join(END_WAIT_SECONDS)
-        self._data.close(HASH_WAIT_SECONDS)
+        if share:
+            self._version_thread.join(deadline - time.monotonic())
+        self._data.close(HASH_WAIT_SECONDS if share else 0.0)
         self.recorder.emit(
             {
                 "t": "end",
@@ -100,17 +105,26 @@ class Recording:
                 "traceback": ending.traceback,
             }
         )
+        self.recorder.end()
         self._journal.close()
-        try:
-            publish.publish(self.settings, self.run_dir, ending.status.value)
-        except (FlorError, OSError) as error:
-            if self._versioned:  # else the same trouble was told at the start
-                warn_on_stderr(
-                    self._said,
-                    f"the journal of run {self.run.run_id} is safe in {self.run_dir}, but could "
-                    f"not join the branch: {error}. `flor sync` tries again",
-                )
+        # Where the version failed, the branch would fail likewise; that has been told already.
+        if share and self._versioned:
+            self._share(ending, deadline - time.monotonic())
         self._claim.release()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+        self._journal.abandon()
+        self._claim.release()
+
+    def _share(self, ending: Ending, seconds: float) -> None:
+        try:
+            publish.publish(self.settings, self.run_dir, ending.status.value, seconds)
+        except (FlorError, OSError) as error:
+            self._warnings.say(
+                f"the journal of run {self.run.run_id} is safe in {self.run_dir}, but could not "
+                f"join the branch: {error}. `flor sync` tries again"
+            )
 
     def _begin_version(self, script: Path | None) -> threading.Thread:
         essential = _imported_files(self.settings.root, script)
@@ -127,7 +141,10 @@ class Recording:
     def _make_version(self, essential: list[Path]) -> None:
         settings = self.settings
         try:
-            repository = open_repository(settings.root, settings.flor_dir, settings.branch)
+            repository = open_repository(
+                *(settings.root, settings.flor_dir, settings.branch),
+                seconds=settings.snapshot_seconds,
+            )
             version = repository.snapshot(
                 file_limit=int(settings.file_limit_mb * MiB),
                 tree_limit=int(settings.tree_limit_mb * MiB),
@@ -135,8 +152,8 @@ class Recording:
                 essential=essential,
             )
             self.recorder.emit({"t": "version"} | version.to_json())
+            self._versioned = True
         except Exception as error:  # noqa: BLE001 - the shield: a broken repository stops no training
-            self._versioned = False
             self.warn(f"the code of this run is not versioned: {error}")
 
     def _emit_seeds(self) -> None:
@@ -150,21 +167,32 @@ class Recording:
 
 
 class ChildRecording:
-    """What a child process of a run logs, in a journal of its own beside the run's."""
+    """What a child process of a run logs, in a journal of its own beside the run's.
 
-    def __init__(self, run_dir: Path, root: Path, inherited: tuple[int, int]) -> None:
-        self._said: set[str] = set()
-        path = run_dir / f"child-{os.getpid()}-{secrets.token_hex(2)}.jsonl"
+    Its loop 0 is the script's top level. A forked child names the loops that it was started in
+    again, a spawned one begins outside of them.
+    """
+
+    def __init__(self, run_dir: Path, root: Path, parent: Recorder | None) -> None:
+        self._warnings = Warnings()
+        path = run_dir / f"child-{os.getpid()}-{os.urandom(2).hex()}.jsonl"
         self._journal = Journal(path, self.warn)
         objects = ObjectStore(run_dir.parent.parent / "objects")
-        began = time.perf_counter()
+        # The clock runs on over a fork, so the parent's start is the child's.
+        began = parent.began if parent is not None else time.perf_counter()
         self.recorder = Recorder(self._journal, objects, root, began, self.warn)
-        loop, iteration = inherited
+        if parent is not None:
+            self.recorder.inherit(parent)
         header = {"t": "child", "v": JOURNAL_FORMAT, "run_id": run_dir.name, "pid": os.getpid()}
-        self.recorder.emit(header | {"loop": loop, "iteration": iteration})
+        self.recorder.emit(header | {"loop": 0, "iteration": 0})
 
     def warn(self, text: str) -> None:
-        warn_on_stderr(self._said, text)
+        """Say it once on stderr."""
+        self._warnings.say(text)
+
+    def leave_to_parent(self) -> None:
+        """In a child that this one forked: let go of what is its parent's."""
+        self._journal.abandon()
 
 
 def parent_variable(run_dir: Path, root: Path, kwargs: dict[str, str]) -> str:
@@ -177,7 +205,7 @@ def _new_run_dir(settings: Settings, started: datetime) -> Path:
     if not ignore.exists():
         ignore.write_text("*\n")
     while True:
-        run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        run_id = f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
         with suppress(FileExistsError):
             run_dir = settings.runs_dir / run_id
             run_dir.mkdir()
@@ -193,7 +221,6 @@ def _mark_unpublished(settings: Settings, run_id: str) -> None:
 def _describe(
     settings: Settings, run_id: str, started: datetime, script: Path | None, argv: list[str]
 ) -> Run:
-    parent = os.environ.get(PARENT_VARIABLE)
     return Run(
         run_id=run_id,
         projid=settings.projid,
@@ -206,15 +233,32 @@ def _describe(
         pid=os.getpid(),
         python=".".join(str(part) for part in sys.version_info[:3]),
         platform=f"{sys.platform}-{os.uname().machine}",
-        parent=Path(json.loads(parent)["run_dir"]).name if parent else None,
+        parent=_parent_run(),
         rank=environment.rank(),
     )
 
 
+def _parent_run() -> str | None:
+    try:
+        return Path(json.loads(os.environ[PARENT_VARIABLE])["run_dir"]).name
+    except (KeyError, ValueError, TypeError):
+        return None  # none, or something that flor did not write
+
+
 def script_name(root: Path, script: Path | None) -> str:
     if script is None:
-        return "notebook" if is_interactive() else Path(sys.argv[0]).name or "python"
+        return _session_name(root) if is_interactive() else Path(sys.argv[0]).name or "python"
     return str(script.relative_to(root)) if script.is_relative_to(root) else script.name
+
+
+def _session_name(root: Path) -> str:
+    """The notebook, where Jupyter or VS Code tell its name."""
+    main = sys.modules.get("__main__")
+    name = os.environ.get("JPY_SESSION_NAME") or getattr(main, "__vsc_ipynb_file__", None)
+    if not name:
+        return "notebook" if "ipykernel" in sys.modules else "session"
+    path = Path(name).absolute()
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def _imported_files(root: Path, script: Path | None) -> list[Path]:
@@ -235,14 +279,5 @@ def _age_of_first_run() -> float:
     """How long ago this run began: with the process, unless it is not the process's first."""
     global _earlier_runs
     _earlier_runs += 1
-    return _process_age() if _earlier_runs == 1 and not is_interactive() else 0.0
-
-
-def _process_age() -> float:
-    """Seconds since this process began, imports before flor's included; 0 if nobody tells."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    first = _earlier_runs == 1 and not is_interactive()
+    return (process_age() or 0.0) if first else 0.0

@@ -80,7 +80,9 @@ def encode_scalar(value: Any) -> Encoded | None:
     if isinstance(value, os.PathLike):
         return json.dumps(os.fsdecode(value)), None
     if isinstance(value, decimal.Decimal):
-        return encode_float(float(value)), None
+        number = float(value)
+        fits = value.is_finite() == math.isfinite(number)
+        return (encode_float(number) if fits else json.dumps(str(value))), None
     return _encode_zero_dimensional(value)
 
 
@@ -112,9 +114,14 @@ def plain(value: Any, depth: int = 0) -> Any:
     if scalar is not None:
         return json.loads(scalar[0])
     if isinstance(value, Mapping):
-        return {_key(key): plain(item, depth + 1) for key, item in value.items()}
+        found = {_key(key): plain(item, depth + 1) for key, item in value.items()}
+        if len(found) != len(value):
+            raise Unstorable("has keys that are the same as text")
+        return found
     if isinstance(value, (list, tuple)):
         return [plain(item, depth + 1) for item in value]
+    if isinstance(value, range) and len(value) > INLINE_BYTES:
+        raise Unstorable(f"is a range of {len(value):,} numbers")
     if isinstance(value, (AbstractSet, range)):
         items = [plain(item, depth + 1) for item in value]
         return items if isinstance(value, range) else sorted(items, key=repr)
@@ -150,6 +157,8 @@ def _as_array(value: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
+    if isinstance(value, numpy.ma.MaskedArray):
+        return value.astype(float).filled(numpy.nan) if value.dtype.kind in "fiub" else None
     if isinstance(value, numpy.ndarray):
         return None if value.dtype.hasobject else value
     torch = sys.modules.get("torch")

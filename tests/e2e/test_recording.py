@@ -530,3 +530,281 @@ def test_json_lines_of_a_journal_are_lines(project: Project) -> None:
     for path in (project.root / ".flor" / "runs").glob("*/journal.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
             json.loads(line)
+
+
+def test_commit_inside_a_loop(project: Project) -> None:
+    """The loop goes on into the next run, which names it again."""
+    project.write(
+        "train.py",
+        """
+import flor
+for seed in flor.loop("seed", ["a", "b", "c"]):
+    for epoch in flor.loop("epoch", range(2)):
+        flor.log("x", seed + str(epoch))
+    flor.log("y", seed)
+    flor.commit()
+""",
+    )
+    assert project.python("train.py").stderr == ""
+    rows = project.frame("x", "y")
+    assert [(r["seed"], r["seed_value"], r["epoch"], r["x"], r["y"]) for r in rows] == [
+        (0, "a", 0, "a0", "a"),
+        (0, "a", 1, "a1", "a"),
+        (1, "b", 0, "b0", "b"),
+        (1, "b", 1, "b1", "b"),
+        (2, "c", 0, "c0", "c"),
+        (2, "c", 1, "c1", "c"),
+    ]
+    assert len({row["run_id"] for row in rows}) == 3
+
+
+def test_a_fork_in_a_loop_with_both_sides_going_on(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, os
+for i in flor.loop("i", range(6)):
+    flor.log("v", i)
+    if i == 2:
+        pid = os.fork()
+    if i >= 2 and pid == 0:
+        flor.log("child", 10 * i)
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+flor.log("end", 1)
+""",
+    )
+    project.python("train.py")
+    rows = project.frame("child")
+    assert [(row["i"], row["child"]) for row in rows] == [(2, 20), (3, 30), (4, 40), (5, 50)]
+    assert [row["i"] for row in project.frame("v")] == [0, 1, 2, 3, 3, 4, 4, 5, 5]
+    names = {x["id"]: x["name"] for x in project.lines("loop")}
+    assert [names[x["id"]] for x in project.lines("loop_end")] == ["i"]
+
+
+def test_threads_that_begin_together_share_one_run(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, threading
+barrier = threading.Barrier(4)
+def work(i):
+    barrier.wait()
+    flor.log("x", i)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+""",
+    )
+    project.python("train.py")
+    assert sorted(row["x"] for row in project.frame("x")) == [0, 1, 2, 3]
+    assert len(project.runs()) == 1
+
+
+def test_signal_handlers_may_log(project: Project) -> None:
+    """Whatever is interrupted, each value stands under its own name."""
+    project.write(
+        "train.py",
+        """
+import flor, signal, time
+count = 0
+def handler(*_):
+    global count
+    count += 1
+    flor.log(f"sig{count % 500}", 1000000 + count)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+end, n = time.time() + 2, 0
+while time.time() < end:
+    for i in flor.loop("i", range(3)):
+        n += 1
+        flor.log(f"main{n % 5000}", n)
+signal.setitimer(signal.ITIMER_REAL, 0)
+""",
+    )
+    assert project.python("train.py").stderr == ""
+    lines = project.journals()[0]
+    sites: dict[int, str] = {}
+    for line in lines:
+        if isinstance(line, list):
+            name, value = sites[line[0]], line[3]
+            expected = f"sig{(value - 1000000) % 500}" if value > 1000000 else f"main{value % 5000}"
+            assert name == expected
+        elif line["t"] == "site":
+            assert line["id"] not in sites
+            sites[line["id"]] = line["name"]
+
+
+def test_a_copy_of_the_folder_does_not_end_the_run(project: Project) -> None:
+    """Reading the lock file from the run itself does not drop the lock."""
+    project.write(
+        "train.py",
+        "import flor, shutil, sys\nflor.log('a', 1)\nflor.data('.')\n"
+        "shutil.copytree('.', '../copy')\nprint('ready', flush=True)\nsys.stdin.read()\n",
+    )
+    with subprocess.Popen(
+        [sys.executable, "train.py"],
+        cwd=project.root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert [run["status"] for run in project.runs()] == ["running"]
+        process.communicate(b"")
+    assert [run["status"] for run in project.runs()] == ["finished"]
+
+
+def test_a_script_that_closes_descriptors(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, os, resource
+flor.log("a", 1)
+os.closerange(3, 4096)
+files = [open(f"checkpoint{i}.bin", "wb", buffering=0) for i in range(20)]
+for i in flor.loop("i", range(5)):
+    flor.log("b", i)
+for f in files:
+    f.close()
+print({os.path.getsize(f.name) for f in files})
+""",
+    )
+    for prefix in ("", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"):
+        script = (project.root / "train.py").read_text()
+        project.write("train.py", prefix + script)
+        done = project.python("train.py")
+        assert (done.stdout, done.stderr) == ("{0}\n", "")
+        assert project.lines("end")[0]["status"] == "finished"
+    assert [row["b"] for row in project.frame("b")] == [0, 1, 2, 3, 4] * 2
+
+
+def test_items_are_not_kept_alive(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, weakref
+class Batch: pass
+def batches():
+    for _ in range(3):
+        yield Batch()
+for batch in flor.loop("i", batches()):
+    seen = weakref.ref(batch)
+    del batch
+    assert seen() is None
+class Loader:
+    def __iter__(self): return iter(range(2))
+    def __len__(self): raise SystemExit("nobody asked")
+assert list(flor.loop("j", Loader().__iter__())) == [0, 1]
+for _ in flor.loop("k", Loader()): pass
+""",
+    )
+    project.python("train.py")
+
+
+def test_exit_codes_stay_what_they_are(project: Project) -> None:
+    bodies = {
+        "try:\n    sys.exit(3)\nexcept SystemExit as e:\n    sys.exit(e)": 3,
+        "exit(2)": 2,
+        "quit()": 0,
+        "sys.exit(True)": 1,
+        "sys.exit(None)": 0,
+        "import pickle; e = None\ntry:\n    sys.exit(7)\nexcept SystemExit as x:\n"
+        "    assert type(x) is SystemExit\n    sys.exit(pickle.loads(pickle.dumps(x)).code)": 7,
+    }
+    for body, code in bodies.items():
+        project.write("train.py", f"import flor, sys\nflor.log('a', 1)\n{body}\n")
+        project.python("train.py", code=code)
+        assert project.lines("end")[0]["exit_code"] == code
+        assert project.lines("end")[0]["status"] == ("failed" if code else "finished")
+
+
+def test_a_script_with_modules_named_like_pythons_own(project: Project) -> None:
+    for name in ("secrets", "datetime", "random", "zlib", "subprocess", "array"):
+        project.write(f"{name}.py", f"print('own {name}')\nkey = 1\n")
+    project.write(
+        "train.py", "import flor\nflor.log('a', 1)\nimport secrets, random\nassert secrets.key\n"
+    )
+    done = project.python("train.py")
+    assert (done.stdout, done.stderr) == ("own secrets\nown random\n", "")
+    assert project.lines("end")[0]["status"] == "finished"
+
+
+@pytest.mark.parametrize("ending", ["pass", "os._exit(0)"])
+def test_a_git_that_hangs_does_not_hold_the_script(project: Project, ending: str) -> None:
+    fake = project.write("bin/git", "#!/bin/sh\nexec sleep 100\n")
+    fake.chmod(0o755)
+    project.write("train.py", f"import flor, os\nflor.log('a', 1)\n{ending}\n")
+    started = time.monotonic()
+    done = project.python(
+        "train.py",
+        PATH=f"{fake.parent}:{os.environ['PATH']}",
+        FLOR_SNAPSHOT_SECONDS="3",
+    )
+    assert time.monotonic() - started < 30
+    assert done.stderr.count("flor:") <= 1
+    assert len(records(project)) == 1
+
+
+def test_nothing_raises_into_the_training(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, os, sys
+class Name:
+    def __repr__(self): raise RuntimeError
+    __str__ = __repr__
+class Odd(type):
+    __hash__ = None
+class Item(metaclass=Odd): pass
+flor.log(Name(), 1)
+flor.log(["unhashable"], 1)
+list(flor.loop(Name(), range(2)))
+list(flor.loop("odd", [Item()]))
+flor.log("r", range(10**10))
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+flor.data("x.csv")
+def deep(n):
+    try:
+        return deep(n + 1)
+    except RecursionError:
+        flor.log("depth", n)
+        return n
+print(deep(0) > 10)
+""",
+    )
+    assert project.python("train.py").stdout == "True\n"
+
+
+def test_a_record_after_the_end_is_told(project: Project) -> None:
+    project.write(
+        "train.py",
+        "import atexit\natexit.register(lambda: flor.log('late', 1))\nimport flor\nflor.log('a', 1)\n",
+    )
+    assert "'late'" in project.python("train.py").stderr
+
+
+def test_a_disk_that_fills_up_while_threads_log(project: Project) -> None:
+    project.write(
+        "train.py",
+        """
+import flor, resource, signal, threading
+import flor.record.journal
+flor.record.journal.RETRY_SECONDS = 0.001
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+flor.log("start", 1)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+def work(k):
+    for i in range(3000):
+        flor.log("x", k * 3000 + i)
+        if i % 500 == 250:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000 + 30 * i * k, hard))
+        if i % 500 == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+""",
+    )
+    project.python("train.py")
+    assert sorted(row["x"] for row in project.frame("x")) == list(range(12000))

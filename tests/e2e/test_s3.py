@@ -41,6 +41,7 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
     ports = {name: free_port() for name in ("master.port", "volume.port", "filer.port", "s3.port")}
     command = [str(Path(sys.executable).parent / "weed"), "server", f"-dir={folder}", "-s3"]
+    command += [f"-filer.localSocket={folder / 'filer.sock'}"]
     command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     command += [f"-{name}.port.grpc={free_port()}" for name in ("master", "volume", "filer", "s3")]
