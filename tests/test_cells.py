@@ -84,11 +84,39 @@ def test_text_stays_readable() -> None:
     assert cells.clean("a\0\ud800") == "a\\x00\\ud800"
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [101, 300, 900, 5000])
+def test_what_is_nested_too_deeply_becomes_text(depth: int) -> None:
+    kind, num, txt = cells.cell(nested(depth))
+    assert (kind, num) == (Kind.TEXT, None)
+    assert "nested" in txt
+    assert len(txt) < 100
+    assert cells.too_deep([nested(depth), 1], [kind, Kind.INT]) == 1
+
+    kind, _, txt = cells.cell(Tagged({"preview": nested(depth)}, "object"))
+    assert (kind, "nested" in txt) == (Kind.TEXT, True)
+
+
+def test_depth_counts_levels_not_brackets() -> None:
+    assert cells.cell(nested(cells.MAX_DEPTH))[0] == Kind.JSON
+    assert cells.cell([[i] for i in range(1000)])[0] == Kind.JSON
+    assert cells.cell(["[" * 500, '"[' * 500, "\\"])[0] == Kind.JSON
+    assert cells.nesting(json.dumps(["]" * 99, nested(150)])) == 151
+
+
 def test_payload_must_fit_its_kind() -> None:
     stored = StoredValue("npy", "ndarray", "ab" * 32, 9).to_json()
 
     assert cells.is_tag("object", stored)
     assert not cells.is_tag("object", stored | {"more": 1})
+    for damage in ({"size_bytes": "9"}, {"preview": []}, {"preview": {"shape": 3}}, {"type": 1}):
+        assert not cells.is_tag("object", stored | damage)
     assert not cells.is_tag("datetime", 5)
     assert not cells.is_tag(["text"], "x")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -21,8 +22,17 @@ from hypothesis import strategies as st
 
 from flor.config import Settings
 from flor.store.database import Database, open_database
-from flor.store.ingest import IngestReport, ingest, ingest_branch, known_runs
+from flor.store.ingest import (
+    MAX_BAD_LINES,
+    IngestReport,
+    grown,
+    ingest,
+    ingest_branch,
+    known_runs,
+)
 from flor.store.packs import names
+from flor.store.query import dataframe
+from flor.store.rows import MAX_LOOPS
 from tests.conftest import JournalWriter
 
 Begin = Callable[..., JournalWriter]
@@ -359,9 +369,10 @@ def test_killed_run(
 def test_killed_run_that_grew_is_read_again_by_full(
     settings: Settings, db: Database, journal: Begin
 ) -> None:
-    writer = journal()
+    writer = journal(tstamp="2020-11-18T19:03:12.000250Z")
     site = writer.site("loss")
     writer.log(site, 0.5)
+    age(writer, days=8)
     ingest(settings, db)
     assert db.execute("select status from runs") == [("killed",)]
 
@@ -369,12 +380,46 @@ def test_killed_run_that_grew_is_read_again_by_full(
     child = writer.child(9)
     child.log(child.site("loss"), 3)
     writer.end()
+    assert grown(settings, db) == [writer.run_id]
     assert ingest(settings, db) == IngestReport()
     assert ingest(settings, db, full=True) == IngestReport(runs=1, records=3)
 
     assert db.execute("select status, revision from runs") == [("finished", 3)]
     assert db.execute("select value from logs order by value") == [("0.25",), ("0.5",), ("3",)]
     assert names(db)["loss"].count == 3
+
+
+def test_killed_run_that_writes_again_soon_is_read_on(
+    settings: Settings, db: Database, journal: Begin
+) -> None:
+    """Its machine had slept, or its lock was lost."""
+    writer = journal()
+    site = writer.site("loss")
+    writer.log(site, 0.5)
+    writer.lines(b"[1, 0, 0, 0.")
+    assert ingest(settings, db).bad_lines == 1
+    assert db.execute("select status from runs") == [("killed",)]
+    assert ingest(settings, db) == IngestReport(), "it did not grow"
+
+    writer.lines(b"25]\n")
+    assert ingest(settings, db).records == 1
+    assert db.execute("select status, closed from runs") == [("killed", True)]
+    child = writer.child(9)
+    child.log(child.site("loss"), 3)
+    assert ingest(settings, db).records == 1
+    writer.end()
+    assert ingest(settings, db).runs == 1
+
+    assert db.execute("select status from runs") == [("finished",)]
+    assert db.execute("select value from logs order by value") == [("0.25",), ("0.5",), ("3",)]
+    assert db.execute("select sum(bad_lines) from journals") == [(0,)]
+    assert names(db)["loss"].count == 3
+    assert (grown(settings, db), ingest(settings, db)) == ([], IngestReport())
+
+
+def age(writer: JournalWriter, days: float) -> None:
+    moment = time.time() - days * 86400
+    os.utime(writer.path, (moment, moment))
 
 
 # --- the cache ------------------------------------------------------------------------------------
@@ -517,6 +562,53 @@ def test_undefined_numbers_are_counted(settings: Settings, db: Database, journal
     assert db.execute("select value from logs order by value") == [("1",), ("2",)]
 
 
+def test_values_that_are_nested_too_deeply(
+    settings: Settings, db: Database, journal: Begin
+) -> None:
+    writer = journal()
+    deep = {level: b"[" * level + b"]" * level for level in (50, 200, 900, 20_000)}
+    site = writer.site("h")
+    for level in (50, 200, 900, 20_000):
+        writer.lines(b"[%d, 0, 0, %s]\n" % (site, deep[level]))
+    writer.lines(b'{"t": "env", "packages": {}, "devices": %s}\n' % deep[900])
+    writer.lines(b'{"t": "version", "commit": "c", "tree": "t", "left_out": [%s]}\n' % deep[900])
+    writer.end()
+
+    assert ingest(settings, db) == IngestReport(runs=1, records=3, bad_lines=5)
+
+    values = db.execute("select value from logs order by length(value)")
+    assert [value.count("[") for (value,) in values] == [40, 40, 50]
+    assert "nested 200 levels deep" in values[0][0]
+
+
+def test_loops_inside_each_other_have_a_limit(
+    settings: Settings, db: Database, journal: Begin
+) -> None:
+    writer = journal()
+    site = writer.site("x")
+    for depth in range(1, 5001):
+        writer.loop(depth, f"l{depth % 7}", depth - 1, 0)
+        writer.log(site, depth, depth, 0)
+    writer.end()
+    began = time.process_time()
+
+    report = ingest(settings, db)
+
+    assert (report.records, report.bad_lines) == (MAX_LOOPS, 2 * (5000 - MAX_LOOPS))
+    assert max(len(path) for path in names(db)["x"].paths) == MAX_LOOPS
+    assert len(dataframe(settings, db, ["x"])) == MAX_LOOPS
+    assert time.process_time() - began < 20
+
+
+def test_folder_with_a_strange_name_is_no_run(settings: Settings, db: Database) -> None:
+    for name in (b"\xff\xfe", b"\x1b[31mred", b".hidden"):
+        folder = settings.runs_dir / os.fsdecode(name)
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").write_bytes(b"{}\n")
+
+    assert ingest(settings, db) == IngestReport()
+
+
 # --- the branch -----------------------------------------------------------------------------------
 
 
@@ -570,6 +662,13 @@ def test_damaged_payload_is_read_as_far_as_it_goes(
     assert 500 < report.records < 1900
     assert report.bad_lines >= 1
     assert db.execute("select status from runs") == [("killed",)]
+
+
+def test_payload_of_nonsense_is_given_up(db: Database) -> None:
+    report = ingest_branch(db, [("r1", gzip.compress(b"?\n" * 6_000_000))])
+
+    assert report.runs == 1
+    assert MAX_BAD_LINES < report.bad_lines < 6_000_000
 
 
 def test_repository_is_asked_for_unknown_runs_only(

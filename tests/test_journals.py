@@ -10,6 +10,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+import zlib
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,51 @@ def test_not_a_number_and_long_numbers() -> None:
 
 def test_deep_nesting_is_a_bad_line() -> None:
     assert parse(b"[" * 100_000 + b"\n[1]\n") == ([[1]], 1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10**6])
+def test_line_that_is_too_long_is_skipped(size: int) -> None:
+    content = b"[1,0,0,1]\n" + b"[1,0,0," + b"9" * 500 + b"]\n" + b"[1,0,0,2]\n" + b"x" * 500
+    source = io.BytesIO(content)
+
+    found = list(chunks(source, 0, size, line_bytes=100))
+
+    records = [record for chunk in found for record in chunk.records]
+    if size == 10**6:  # whole in one block, it cost nothing more
+        assert len(records) == 3
+    else:
+        assert records == [[1, 0, 0, 1], [1, 0, 0, 2]]
+        assert sum(chunk.bad_lines for chunk in found) == 1
+    assert found[-1].end == content.rindex(b"\n") + 1, "the last line may still end"
+
+
+def test_a_gigabyte_without_a_newline_takes_seconds() -> None:
+    engine = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    million = b"a" * 2**20
+    packed = b"".join([engine.compress(million) for _ in range(512)])
+    source = Unpacked(packed + engine.compress(b"\n[1,0,0,5]\n") + engine.flush())
+    began = time.process_time()
+
+    (chunk,) = chunks(source)
+
+    assert (chunk.records, chunk.bad_lines, chunk.end) == ([[1, 0, 0, 5]], 1, 2**29 + 11)
+    assert source.intact
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(("limit", "found", "intact"), [(99, 99, False), (100, 100, True)])
+def test_payload_is_unpacked_up_to_a_limit(limit: int, found: int, intact: bool) -> None:
+    source = Unpacked(gzip.compress(b"x" * 100), limit)
+    content = b""
+    while block := source.read(30):
+        content += block
+    assert (len(content), source.intact) == (found, intact)
+
+
+def test_very_many_members() -> None:
+    source = Unpacked(gzip.compress(b"") * 20_000 + gzip.compress(b"[1]\n"))
+    assert [chunk.records for chunk in chunks(source)] == [[[1]]]
+    assert source.intact
 
 
 def test_chunk_begins_with_each_child_line() -> None:

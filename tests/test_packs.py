@@ -152,6 +152,41 @@ def test_tagged_values(settings: Settings, db: Database, journal: Begin) -> None
     assert column.values.tolist() == [stored, "<repr>", datetime(2026, 11, 18, 19, 3), "text"]
 
 
+@pytest.mark.parametrize("damage", ["byte", "cut", "empty", "other"])
+@pytest.mark.parametrize("part", ["", "*", "=long"])
+def test_damaged_pack_is_dropped(
+    settings: Settings, db: Database, journal: Begin, part: str, damage: str
+) -> None:
+    """A database does not check its pages: wrong bytes must not become wrong numbers."""
+    writer = journal()
+    top, short, long = (writer.site(name) for name in ("top", "short", "long"))
+    writer.log(top, 1.5)
+    writer.loop(1, "epoch")
+    writer.log(short, 2.5, 1, 0)
+    for step in range(100):
+        writer.log(long, step / 4, 1, step)
+    writer.end()
+    ingest(settings, db)
+    key = run_pk(db, writer)
+    before = read_columns(db, [key], None)[key]
+    ((content,),) = db.execute("select content from packs where part = ?", (part,))
+    ((other,),) = db.execute("select content from packs where part = ?", ("" if part else "*",))
+    content = bytes(content)
+    place = len(content) - 12  # in the values
+    changed = {
+        "byte": content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :],
+        "cut": content[:-9],
+        "empty": b"",
+        "other": bytes(other)[:40] + content[40:],
+    }[damage]
+    db.execute("update packs set content = ? where part = ?", (changed, part))
+
+    assert_same(read_columns(db, [key], None)[key], before)
+
+    ((again,),) = db.execute("select content from packs where part = ?", (part,))
+    assert bytes(again) == content, "packed again"
+
+
 # --- contexts -------------------------------------------------------------------------------------
 
 

@@ -250,23 +250,147 @@ def test_an_unknown_name_warns_and_is_null(light):
     assert frame["los"].isna().all()
     with pytest.warns(FlorWarning, match="called 'zzzzzz'; `flor.dataframe"):
         query.dataframe(*light, ["zzzzzz"])
-    with pytest.warns(FlorWarning, match="'epoch' is a loop"):
-        query.dataframe(*light, ["epoch"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         query.dataframe(*light, ["epoch", "acc", "run_id"])
 
 
-def test_names_that_differ_in_case_only(settings, journal):
+@pytest.fixture
+def cased(settings, journal) -> Iterator[tuple[Settings, Database]]:
+    """Names that SQL does not tell apart: Loss and loss, a logged Status, a logged Epoch."""
     one = journal()
     one.log(one.site("Loss"), 1)
-    one.log(one.site("loss"), 2)
+    one.log(one.site("loss"), 14)
+    one.log(one.site("Status"), "mine")
+    one.loop(1, "epoch")
+    one.log(one.site("Epoch"), 7, 1, 0)
+    one.log(one.site("acc"), 0.5, 1, 0)
     one.end()
     with open_database(settings) as db:
         ingest(settings, db)
-        frame = query.dataframe(settings, db, ["Loss", "loss"], "loss > 0")
-        assert rows(frame, "Loss", "loss") == [(1, 2)]
-        assert rows(query.sql(settings, db, "select loss from frame"), "loss")
+        yield settings, db
+
+
+def test_names_that_differ_in_case_only(cased):
+    assert rows(query.dataframe(*cased, ["Loss", "loss"]), "Loss", "loss") == [(1, 14)]
+    assert rows(query.dataframe(*cased, ["Loss", "loss"], "seconds > 0"), "Loss", "loss") == [
+        (1, 14)
+    ]
+    assert len(query.dataframe(*cased, ["loss"], "loss = 14")) == 1
+    assert len(query.dataframe(*cased, ["Loss"], "LOSS = 1")) == 1
+    assert len(query.dataframe(*cased, ["acc"], "loss = 14 and acc > 0")) == 1
+    assert len(query.dataframe(*cased, ["acc"], "Loss = 1")) == 1
+    assert len(query.dataframe(*cased, ["acc"], "status = 'finished'")) == 1
+    assert len(query.dataframe(*cased, ["acc"], "Status = 'mine'")) == 1
+    assert rows(query.sql(*cased, "select loss from frame"), "loss") == [(14,)]
+    assert rows(query.sql(*cased, "select Loss from frame"), "Loss") == [(1,)]
+    assert rows(query.sql(*cased, "select epoch, acc from frame"), "epoch") == [(0,)]
+    found = query.sql(*cased, "select * from frame")
+    assert {"Loss", "loss_2"} <= {*found.columns}
+    found = query.sql(*cased, "select value from logs where value_name = 'loss'")
+    assert rows(found, "value") == [("14",)]
+
+
+@pytest.mark.parametrize(
+    ("names", "where"),
+    [
+        (["Loss", "loss"], "loss = 14"),
+        (["Loss", "loss"], "Loss = 1"),
+        (["Loss"], "loss = 14"),
+        (["acc"], "LOSS = 14"),
+        (["acc"], "Loss = 1 and loss = 14"),
+        (["acc"], "STATUS = 'finished'"),
+        (["Status"], "status = 'finished'"),
+        (["acc", "Epoch"], "epoch = 0"),
+        ([], "loss = 14"),
+    ],
+)
+def test_where_that_leaves_open_which_column_is_meant(cased, names, where):
+    """A wrong number must never be shown."""
+    with pytest.raises(QueryError, match=r"does not tell the columns .* and .* apart; ask for one"):
+        query.dataframe(*cased, names, where)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select Loss, loss from frame",
+        "select LOSS from frame",
+        'select "LOSS" from frame',
+        "select Epoch from frame",
+        "select epoch, Epoch from frame",
+        "select status, Status from frame",
+    ],
+)
+def test_sql_that_leaves_open_which_column_is_meant(cased, text):
+    with pytest.raises(QueryError, match=r"does not tell the columns .* apart; mention one"):
+        query.sql(*cased, text)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+def test_names_that_no_database_takes(settings, journal, name):
+    one = journal()
+    one.log(one.site(name), 5)
+    one.log(one.site("text"), "x\0")
+    one.end()
+    with open_database(settings) as db:
+        ingest(settings, db)
+        frame = query.dataframe(settings, db, [name, "text"], f"\"{name}\" = 5 and text = 'x\0'")
+        assert rows(frame, name, "text") == [(5, "x\0")]
+        assert query.sql(settings, db, f'select "{name}" as n from frame')["n"].tolist() == [5]
+        with pytest.warns(FlorWarning, match="nothing logged"):
+            assert [*query.dataframe(settings, db, ["c\0"]).columns][-1] == "c\0"
+
+
+def test_only_a_loops_name_gives_its_iterations(settings, journal):
+    # epoch 0 ("warm")   step 0, 1
+    # epoch 1            step 0     lr     no loop in the second run
+    one = journal(FIRST)
+    one.log(one.site("lr"), 0.1)
+    one.loop(1, "epoch")
+    one.lines({"t": "value", "loop": 1, "iteration": 0, "value": "warm"})
+    one.loop(2, "step", 1, 0)
+    one.loop_end(2, 2)
+    one.loop(3, "step", 1, 1)
+    one.loop_end(3, 1)
+    one.loop_end(1, 2)
+    one.loop(4, "epoch")
+    one.loop_end(4, 2)
+    one.end()
+    journal(SECOND, tstamp="2026-11-18T19:04:00.000000Z").end()
+    with open_database(settings) as db:
+        ingest(settings, db)
+        frame = query.dataframe(settings, db, ["epoch"])
+        assert rows(frame, "epoch", "epoch_value") == [(0, "warm"), (1, 1), (None, None)]
+        assert [*frame.columns][4:] == ["epoch", "epoch_value"]
+        frame = query.dataframe(settings, db, ["epoch", "step", "lr"], "lr > 0 and epoch >= 0")
+        assert rows(frame, "epoch", "step", "lr") == [(0, 0, 0.1), (0, 1, 0.1), (1, 0, 0.1)]
+        assert rows(query.dataframe(settings, db, ["step"], "step = 1"), "epoch", "step") == [
+            (0, 1)
+        ]
+        with pytest.warns(FlorWarning, match="nothing logged is called 'epok'"):
+            query.dataframe(settings, db, ["epok"])
+
+
+def test_a_loop_beside_what_was_logged_in_it_adds_no_rows(light):
+    frame = query.dataframe(*light, ["epoch", "loss"])
+    assert rows(frame, "epoch", "loss") == [
+        *((0, 1.5), (0, 1.2), (1, 0.9)),
+        *((None, None), (None, None)),
+    ]
+
+
+def test_iterations_beyond_belief(settings, journal):
+    one = journal()
+    one.loop(1, "epoch")
+    one.loop_end(1, 2**31 - 2)
+    one.end()
+    with open_database(settings) as db:
+        ingest(settings, db)
+        with pytest.raises(QueryError, match="2,147,483,646 iterations"):
+            query.dataframe(settings, db, ["epoch"])
+        with pytest.raises(QueryError, match="2,147,483,646 iterations"):
+            query.sql(settings, db, "select count(*) from loops")
 
 
 def test_strings_that_utf8_does_not_know(settings, journal):

@@ -15,6 +15,7 @@ from flor.errors import SchemaTooNew, StoreError
 from flor.store import schema
 from flor.store.database import Database, PostgreSQL, SQLite, open_database
 
+NEXT = schema.SCHEMA_VERSION + 1
 RELATIONS = {
     "logs": "projid tstamp filename ctx_id value_name value value_type run_id",
     "loops": "ctx_id parent_ctx_id loop_name loop_entries loop_iteration loop_value projid run_id",
@@ -65,15 +66,27 @@ def test_migrations_run_in_order(db: Database) -> None:
     schema.prepare(db)
     db.execute("insert into counters (name, next) values ('kept', 5)")
     steps = {
-        2: "create table extra (id {int} not null);\ncreate view seen as select id from extra;\n",
-        3: "alter table extra add column note text;\n",
+        NEXT: "create table extra (id {int} not null);\ncreate view seen as select id from extra;\n",
+        NEXT + 1: "alter table extra add column note text;\n",
     }
 
-    schema.prepare(db, version=3, migrations=steps)
+    schema.prepare(db, version=NEXT + 1, migrations=steps)
 
-    assert version(db) == "3"
+    assert version(db) == str(NEXT + 1)
     assert db.execute("select id, note from extra") == []
     assert db.execute("select next from counters where name = 'kept'") == [(5,)]
+
+
+def test_first_version_is_migrated(db: Database) -> None:
+    schema.prepare(db, version=1)
+    db.execute("drop index runs_status")
+    db.execute("insert into counters (name, next) values ('kept', 5)")
+
+    schema.prepare(db)
+
+    assert version(db) == str(schema.SCHEMA_VERSION)
+    assert db.execute("select next from counters where name = 'kept'") == [(5,)]
+    db.execute("drop index runs_status")
 
 
 def test_sqlite_is_filled_anew_without_a_migration() -> None:
@@ -81,9 +94,9 @@ def test_sqlite_is_filled_anew_without_a_migration() -> None:
         schema.prepare(db)
         db.execute("insert into counters (name, next) values ('lost', 5)")
 
-        schema.prepare(db, version=2, migrations={})
+        schema.prepare(db, version=NEXT, migrations={})
 
-        assert version(db) == "2"
+        assert version(db) == str(NEXT)
         assert db.execute("select next from counters where name = 'lost'") == []
 
 
@@ -92,8 +105,8 @@ def test_postgres_is_never_emptied(postgres_url: str) -> None:
         schema.prepare(db)
         db.execute("insert into counters (name, next) values ('kept', 5)")
 
-        with pytest.raises(StoreError, match="no migration leads to 2"):
-            schema.prepare(db, version=2, migrations={})
+        with pytest.raises(StoreError, match=f"no migration leads to {NEXT}"):
+            schema.prepare(db, version=NEXT, migrations={})
 
         assert db.execute("select next from counters where name = 'kept'") == [(5,)]
 

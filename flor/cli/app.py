@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,7 +56,8 @@ class RunName(click.ParamType):  # type: ignore[type-arg]  # generic in newer cl
             ids = sorted((path.name for path in config.load().runs_dir.iterdir()), reverse=True)
         except (OSError, FlorError):
             ids = []
-        return [CompletionItem(name) for name in ["latest", *ids] if name.startswith(incomplete)]
+        names = ["latest", *_typeable(ids)]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 class LoggedName(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
@@ -76,7 +78,14 @@ class LoggedName(click.ParamType):  # type: ignore[type-arg]  # generic in newer
                 found = sorted(names(project.db))
         except (OSError, FlorError):
             found = []
-        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in _typeable(found) if name.startswith(incomplete)]
+
+
+def _typeable(names: list[str]) -> list[str]:
+    """Those that a shell can show and complete."""
+    from flor.cli.terminal import clean
+
+    return [name for name in names if clean(name, keep="") == name]
 
 
 def output_options(command: F) -> F:
@@ -111,7 +120,10 @@ def app() -> None:
 @click.option("--all", "everything", is_flag=True, help="All runs, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, all runs.")
 def runs(limit: int, everything: bool, as_json: bool) -> None:
-    """List the newest runs with their arguments and newest values."""
+    """List the newest runs with their arguments and newest values.
+
+    The oldest of them comes first, the newest last. A run in progress took what it took so far.
+    """
     from flor.cli import listing
 
     listing.runs(_settings(), None if everything or as_json else limit, as_json=as_json)
@@ -227,6 +239,9 @@ def run() -> None:
     """The outermost edge of the command."""
     import warnings
 
+    from flor.cli.terminal import make_output_safe
+
+    make_output_safe()
     warnings.showwarning = _show_warning
     try:
         app(prog_name="flor", standalone_mode=False, args=_negative_runs(sys.argv[1:]))
@@ -242,6 +257,14 @@ def run() -> None:
     except BrokenPipeError:  # `flor … | head`
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        _fail(str(error), 1)
+    except Exception as error:
+        # The edge of the program: a user gets one line, who mends flor gets the place.
+        if os.environ.get("FLOR_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        _fail(f"{what}; this is a mistake in flor, FLOR_DEBUG=1 shows where", 1)
 
 
 def _settings() -> Settings:
@@ -269,9 +292,13 @@ def _name_or_file(names: tuple[str, ...], target: str | None) -> tuple[tuple[str
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"flor: {message}", err=True)
+    from flor.cli.terminal import one_line
+
+    click.echo(f"flor: {one_line(message)}", err=True)
     sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *rest: Any, **more: Any) -> None:
-    click.echo(f"flor: {message}", err=True)
+    from flor.cli.terminal import one_line
+
+    click.echo(f"flor: {one_line(str(message))}", err=True)

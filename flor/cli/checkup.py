@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flor.claim import is_dead
+from flor.cli.terminal import clean
 from flor.errors import FlorError
-from flor.record.journal import is_dead
 
 if TYPE_CHECKING:
     from flor.config import Settings
@@ -38,9 +43,9 @@ def doctor(settings: Settings, *, as_json: bool) -> int:
         colors = {"ok": "green", "warning": "yellow", "problem": "red"}
         for finding in found:
             level = click.style(f"{finding.level:<8}", fg=colors[finding.level])
-            click.echo(f"{level} {finding.subject:<10} {finding.text}")
+            click.echo(f"{level} {finding.subject:<10} {clean(finding.text, keep='')}")
             if finding.repair:
-                click.echo(f"{'':19} → {finding.repair}")
+                click.echo(f"{'':19} → {clean(finding.repair, keep='')}")
     return int(any(finding.level == "problem" for finding in found))
 
 
@@ -76,20 +81,49 @@ def _git(settings: Settings) -> Iterator[Finding]:
         yield Finding("branch", "warning", text)
 
 
+def _recording(settings: Settings) -> Iterator[Finding]:
+    """Whether a run that starts now can be recorded."""
+    flor_dir = settings.flor_dir
+    needed = (flor_dir, settings.runs_dir, settings.objects_dir)
+    for folder in (*needed, flor_dir / "unpublished", flor_dir / "tmp"):
+        if os.path.lexists(folder) and not folder.is_dir():
+            moved = f"mv {shlex.quote(str(folder))} {shlex.quote(f'{folder}.moved')}"
+            text = f"{folder} is not a folder; runs cannot be recorded"
+            yield Finding("recording", "problem", text, moved)
+            return
+    place = next(folder for folder in (*needed[1::-1], settings.root) if folder.is_dir())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".flor-probe-", dir=place) as probe:
+            (Path(probe) / "journal.jsonl").write_bytes(b"{}\n")
+    except OSError as error:
+        text = f"nothing can be written to {place}: {error.strerror}"
+        yield Finding("recording", "problem", text, "make it writable; runs are not recorded")
+        return
+    if os.environ.get("FLOR_DISABLE", "").lower() in ("1", "true", "yes", "on"):
+        yield Finding("recording", "warning", "FLOR_DISABLE turns it off here", "unset it")
+        return
+    yield Finding("recording", "ok", f"runs can be recorded in {settings.runs_dir}")
+
+
 def _journals(settings: Settings) -> Iterator[Finding]:
     from flor.record.publish import journal_files
 
     runs = sorted(settings.runs_dir.iterdir()) if settings.runs_dir.is_dir() else []
-    size, torn, empty = 0, 0, []
+    size, torn, empty, unreadable = 0, 0, [], []
     for run_dir in runs:
         files = [path for path in journal_files(run_dir) if path.exists()]
         if not files:
             empty.append(run_dir)
         for path in files:
-            content = path.read_bytes()
-            size += len(content)
-            torn += bool(content) and not content.endswith(b"\n") and is_dead(run_dir)
+            try:
+                size += path.stat().st_size
+                torn += _is_torn(path) and is_dead(run_dir)
+            except OSError as error:
+                unreadable.append(f"{path} ({error.strerror})")
     yield Finding("journals", "ok", f"{len(runs):,} runs, {size / 1024**2:,.1f} MiB")
+    if unreadable:
+        text = f"{len(unreadable)} journals cannot be read, such as {unreadable[0]}"
+        yield Finding("journals", "problem", text, "mend the access to them; they are missing")
     if torn:
         text = f"{torn} journals end in half a line, which is skipped; the rest is read"
         yield Finding("journals", "warning", text)
@@ -103,14 +137,26 @@ def _journals(settings: Settings) -> Iterator[Finding]:
         yield Finding("journals", "warning", text, "flor sync")
 
 
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
 def _database(settings: Settings) -> Iterator[Finding]:
     from flor.store.catalog import count_runs
+    from flor.store.ingest import grown
     from flor.store.project import opened
 
     with opened(settings) as project:
         db = project.db
         yield Finding("database", "ok", f"{db.place}, {count_runs(db):,} runs")
         if db.dialect == "sqlite":
+            if db.place != str(settings.sqlite_path):
+                text = f"{settings.sqlite_path} cannot be written; every query reads all journals"
+                yield Finding("database", "warning", text, f"make {settings.flor_dir} writable")
             answer = db.execute("pragma quick_check(1)")[0][0]
             if answer != "ok":
                 repair = f"remove {settings.sqlite_path}; the next query fills it again"
@@ -120,8 +166,12 @@ def _database(settings: Settings) -> Iterator[Finding]:
         )
         count, lines = bad[0]
         if count:
-            text = f"{lines} unreadable lines in {count} journals were skipped"
+            text = f"{lines} lines in {count} journals were torn, senseless or nested too deeply"
             yield Finding("journals", "warning", text)
+        late = grown(settings, db, most=sys.maxsize)
+        if late:
+            text = f"{len(late)} runs were taken for dead and have written since, such as {late[0]}"
+            yield Finding("journals", "warning", text, "flor sync --full")
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
@@ -132,13 +182,6 @@ def _disk(settings: Settings) -> Iterator[Finding]:
         yield Finding("disk", "warning", text, "make room: runs go on without it, unrecorded")
     else:
         yield Finding("disk", "ok", text)
-    probe = Path(place) / f".flor-probe-{id(settings)}"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        repair = "make it writable; runs are not recorded until then"
-        yield Finding("disk", "problem", f"{place} is not writable: {error.strerror}", repair)
 
 
-CHECKS = (_project, _git, _journals, _database, _disk)
+CHECKS = (_project, _git, _recording, _journals, _database, _disk)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flor.cli.terminal import clean, colored_diff, console, echo, line, styled, write_exact
 from flor.errors import GitError, UnknownRun
 from flor.store import catalog
 from flor.store.project import Project, opened
@@ -35,21 +36,21 @@ def runs(settings: Settings, limit: int | None, *, as_json: bool) -> None:
         rows = [_run_json(run, values[run.run_id]) for run in found]
         click.echo(json.dumps(rows, indent=1))
     elif not found:
-        click.echo(
+        echo(
             f"no runs yet in {settings.root}\n"
             'add `import flor` and `flor.log("loss", loss)` to a script, and run it as always'
         )
     else:
         _print_runs(found, values)
         if len(found) < total:
-            click.echo(f"the newest {len(found)} of {total:,} runs; --all lists all of them")
+            echo(f"the newest {len(found)} of {total:,} runs; --all lists all of them")
 
 
 def show(settings: Settings, text: str, *, as_json: bool, code: bool) -> None:
     with opened(settings) as project:
         run = catalog.find_run(project.db, text)
         if code:
-            click.echo(_script(settings, run), nl=False)
+            _print_script(settings, run)
             return
         values = catalog.metrics(project.db, [run])[run.run_id]
         if as_json:
@@ -73,50 +74,54 @@ def diff(settings: Settings, old: str, new: str, *, stat: bool) -> None:
     before, after = (run.commit_id for run in runs)
     assert before is not None
     assert after is not None
-    text = _repository(settings).diff(before, after, color=sys.stdout.isatty(), stat=stat)
-    click.echo(text or f"the code of {runs[0].run_id} and {runs[1].run_id} is the same\n", nl=False)
+    text = _repository(settings).diff(before, after, color=False, stat=stat)
+    if not text:
+        echo(f"the code of {runs[0].run_id} and {runs[1].run_id} is the same")
+    elif stat or not sys.stdout.isatty():
+        write_exact(text)
+    else:
+        click.echo(colored_diff(text), nl=False)
 
 
 def _print_runs(found: Sequence[catalog.RunRow], values: dict[str, list[catalog.Metric]]) -> None:
-    from rich.text import Text
-
     table = _table("run", "started", "script", "status", "took", "arguments", "newest values")
     for run in found:
         arguments = ", ".join(_pair(m) for m in values[run.run_id] if m.is_arg)
         metrics = [m for m in values[run.run_id] if not m.is_arg]
         newest = ", ".join(_pair(m) for m in metrics[:LISTED_VALUES])
         table.add_row(
-            run.run_id,
+            styled(run.run_id),
             f"{run.tstamp:%Y-%m-%d %H:%M}",
-            Text(run.filename),
-            Text(run.status.value, COLORS[run.status.value]),
+            styled(run.filename),
+            styled(run.status.value, COLORS[run.status.value]),
             duration(run.seconds),
-            Text(arguments),
-            Text(newest + (" …" if len(metrics) > LISTED_VALUES else "")),
+            styled(arguments),
+            styled(newest + (" …" if len(metrics) > LISTED_VALUES else "")),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _print_run(project: Project, run: catalog.RunRow, values: list[catalog.Metric]) -> None:
-    console = _console()
-    console.print(f"[bold]{run.run_id}[/]  {_escape(run.filename)}  ", end="")
-    console.print(f"[{COLORS[run.status.value]}]{run.status.value}[/] {duration(run.seconds)}")
+    out = console()
+    status = (run.status.value, COLORS[run.status.value])
+    head = ((run.run_id, "bold"), (f"  {run.filename}  ", ""), status)
+    out.print(line(*head, (f" {duration(run.seconds)}", "")))
     for name, text in _facts(project, run):
-        console.print(f"  [dim]{name:<10}[/] {_escape(text)}")
+        out.print(line((f"  {name:<10} ", "dim"), (text, "")))
     _print_values("arguments", [m for m in values if m.is_arg])
     _print_metrics(project, run, [m for m in values if not m.is_arg])
     _print_loops(catalog.loops(project.db, run))
     _print_data(catalog.data_files(project.db, run))
     for note in catalog.notes(project.db, run):
-        console.print(f"[yellow]note[/] {_escape(note)}")
+        out.print(line(("note ", "yellow"), (note, "")))
     if run.traceback:
-        console.print(f"\n[red]{_escape(run.traceback.rstrip())}[/]")
+        out.print(styled("\n" + run.traceback.rstrip(), "red", keep="\n\t"))
     _print_change(project, run)
 
 
 def _facts(project: Project, run: catalog.RunRow) -> list[tuple[str, str]]:
-    packages = run.environment.get("packages") or {}
-    devices = run.environment.get("devices") or []
+    packages = _of_type(dict, run.environment.get("packages"))
+    devices = _of_type(list, run.environment.get("devices"))
     facts = [
         ("started", f"{run.tstamp:%Y-%m-%d %H:%M:%S}"),
         ("command", " ".join(run.argv)),
@@ -133,6 +138,11 @@ def _facts(project: Project, run: catalog.RunRow) -> list[tuple[str, str]]:
     if run.error:
         facts.append(("error", run.error))
     return facts + _version_facts(project, run)
+
+
+def _of_type(kind: type[Any], found: Any) -> Any:
+    """What the journal holds under some key, or an empty one if that is something else."""
+    return found if isinstance(found, kind) else kind()
 
 
 def _version_facts(project: Project, run: catalog.RunRow) -> list[tuple[str, str]]:
@@ -153,19 +163,15 @@ def _version_facts(project: Project, run: catalog.RunRow) -> list[tuple[str, str
 
 
 def _print_values(title: str, values: list[catalog.Metric]) -> None:
-    from rich.text import Text
-
     if not values:
         return
     table = _table(title, "value", "from")
     for metric in values:
-        table.add_row(Text(metric.name), Text(_short(metric.last)), Text(metric.source))
-    _console().print("", table)
+        table.add_row(styled(metric.name), styled(_short(metric.last)), styled(metric.source))
+    console().print("", table)
 
 
 def _print_metrics(project: Project, run: catalog.RunRow, metrics: list[catalog.Metric]) -> None:
-    from rich.text import Text
-
     from flor.store.packs import read_columns
 
     if not metrics:
@@ -174,23 +180,21 @@ def _print_metrics(project: Project, run: catalog.RunRow, metrics: list[catalog.
     table = _table("logged", "times", "first", "newest", "min", "max", "course")
     for metric in metrics:
         for column in columns.get(run.run_pk, {}).get(metric.name, []):
-            numbers = [float(x) for x in column.values if _is_number(x)]
+            numbers = [_number(x) for x in column.values if _is_number(x)]
             finite = [x for x in numbers if math.isfinite(x)]
             table.add_row(
-                Text("/".join((*column.path, metric.name))),
+                styled("/".join((*column.path, metric.name))),
                 f"{len(column.values):,}",
-                Text(_short(column.values[0])),
-                Text(_short(column.values[-1])),
+                styled(_short(column.values[0])),
+                styled(_short(column.values[-1])),
                 _short(min(finite)) if finite else "",
                 _short(max(finite)) if finite else "",
                 sparkline(numbers),
             )
-    _console().print("", table)
+    console().print("", table)
 
 
 def _print_loops(loops: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
     if not loops:
         return
     table = _table("loop", "times", "iterations", "took", "each")
@@ -198,49 +202,56 @@ def _print_loops(loops: list[dict[str, Any]]) -> None:
         seconds, iterations = loop["seconds"], loop["iterations"] or 0
         each = duration(seconds / iterations) if seconds is not None and iterations else ""
         counts = (f"{loop['times']:,}", f"{iterations:,}")
-        table.add_row(Text(loop["name"]), *counts, duration(seconds), each)
-    _console().print("", table)
+        table.add_row(styled(loop["name"]), *counts, duration(seconds), each)
+    console().print("", table)
 
 
 def _print_data(files: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
     if not files:
         return
     table = _table("data", "size", "content", "note")
     for file in files[:20]:
         digest = file["digest"] or "not hashed"
         kind, _, rest = digest.partition(":")
-        content = f"{kind}:{rest[:12]}" if rest else digest
+        content = f"{kind}:{rest[:12]}" if rest else digest[:30]
         table.add_row(
-            Text(file["path"]), size(file["size_bytes"]), content, Text(file["note"] or "")
+            styled(file["path"]),
+            size(file["size_bytes"]),
+            styled(content),
+            styled(file["note"] or ""),
         )
-    _console().print("", table)
+    console().print("", table)
     if len(files) > 20:
-        click.echo(f"and {len(files) - 20:,} more; `flor show --json` lists them")
+        echo(f"and {len(files) - 20:,} more; `flor show --json` lists them")
 
 
 def _print_change(project: Project, run: catalog.RunRow) -> None:
     earlier = catalog.previous_run(project.db, run)
     if earlier is None or earlier.commit_id is None or run.commit_id is None:
         return
-    click.echo()
+    echo()
     if earlier.commit_id == run.commit_id:
-        click.echo(f"the code is that of the run before, {earlier.run_id}")
+        echo(f"the code is that of the run before, {earlier.run_id}")
         return
     try:
         repository = _repository(project.settings)
-        change = repository.diff(earlier.commit_id, run.commit_id, color=sys.stdout.isatty())
+        change = repository.diff(earlier.commit_id, run.commit_id, color=False)
     except GitError as error:
-        click.echo(f"the change since {earlier.run_id} cannot be shown: {error}")
+        echo(f"the change since {earlier.run_id} cannot be shown: {error}")
         return
-    click.echo(f"changed since {earlier.run_id}:\n\n{change}", nl=False)
+    echo(f"changed since {earlier.run_id}:\n")
+    click.echo(colored_diff(change) if sys.stdout.isatty() else clean(change), nl=False)
 
 
-def _script(settings: Settings, run: catalog.RunRow) -> str:
+def _print_script(settings: Settings, run: catalog.RunRow) -> None:
+    """The script's bytes; on a terminal, as text that cannot command it."""
     if run.commit_id is None:
         raise UnknownRun(f"run {run.run_id} has no code version; `flor show` may say why")
-    return _repository(settings).read(run.commit_id, run.filename).decode(errors="replace")
+    content = _repository(settings).read(run.commit_id, run.filename)
+    if sys.stdout.isatty():
+        echo(content.decode(errors="replace"), nl=False)
+    else:
+        click.echo(content, nl=False)
 
 
 def _repository(settings: Settings) -> Repository:
@@ -302,7 +313,9 @@ def size(count: int | None) -> str:
     raise AssertionError
 
 
-def _device(device: dict[str, Any]) -> str:
+def _device(device: Any) -> str:
+    if not isinstance(device, dict):
+        return str(device)
     count = device.get("count")
     return f"{count} × {device.get('name')}" if count else str(device.get("name"))
 
@@ -318,6 +331,13 @@ def _short(value: Any) -> str:
         return str(value)[:19]
     text = str(value)
     return text if len(text) <= 30 else text[:29] + "…"
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int of hundreds of digits
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: Any) -> bool:
@@ -336,18 +356,3 @@ def _table(*names: str) -> Any:
         justify: Any = "right" if name in right else "left"
         table.add_column(name, justify=justify, overflow="fold")
     return table
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not sys.stdout.isatty():
-        console.width = 10_000  # a pipe is as wide as it needs to be
-    return console
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

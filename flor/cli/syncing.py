@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from flor.cli.terminal import echo
 from flor.git import open_repository
 from flor.record.publish import publish_dead
 from flor.store.catalog import known_ids
@@ -20,20 +19,20 @@ def sync(settings: Settings, remote: str | None, *, push: bool, full: bool) -> N
     repository = open_repository(settings.root, settings.flor_dir, settings.branch)
     late = publish_dead(settings)
     if late:
-        click.echo(f"put {_runs(len(late))} on the branch that ended without doing so")
+        echo(f"put {_runs(len(late))} on the branch that ended without doing so")
     report = repository.sync(remote, push=push)
     with opened(settings, full=full) as project:
         before = known_ids(project.db)
         ingest_branch(project.db, repository.journals(before))
         added = known_ids(project.db) - before
-        click.echo(f"read {_runs(len(added))} of other clones; {_runs(len(before | added))} in all")
+        echo(f"read {_runs(len(added))} of other clones; {_runs(len(before | added))} in all")
     if report.merged:
-        click.echo("the branch had grown here and there; both sides are joined now")
+        echo("the branch had grown here and there; both sides are joined now")
     if report.pushed:
-        click.echo("pushed")
+        echo("pushed")
     elif report.ahead:
         branch = repository.ref.removeprefix("refs/heads/")
-        click.echo(
+        echo(
             f"{report.ahead} commits are not shared yet: `flor sync --push` or "
             f"`git push <remote> {branch}`"
         )

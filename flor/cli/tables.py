@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from flor.cli.terminal import clean_json, console, echo, encodable, styled, write_exact
 from flor.errors import QueryError
 
 if TYPE_CHECKING:
@@ -62,34 +60,31 @@ def to_json(frame: pd.DataFrame) -> str:
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     if not rows:
         return "[]"
-    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]"
+    text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    return f"[\n{clean_json(text)}\n]"
 
 
 def show(frame: pd.DataFrame, limit: int) -> None:
     """The frame as a table as wide as the terminal; the middle of a long one is left out."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     if frame.empty:
-        click.echo("no rows")
+        echo("no rows")
         return
     shown = frame if len(frame) <= limit else _ends(frame, limit)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     numeric = [series.dtype.kind in "iufb" for _, series in shown.items()]
     for name, right in zip(shown.columns, numeric, strict=True):
-        table.add_column(str(name), justify="right" if right else "left", overflow="fold")
+        table.add_column(styled(str(name)), justify="right" if right else "left", overflow="fold")
     columns = [[_cell(value) for value in series] for _, series in shown.items()]
     for number, row in enumerate(zip(*columns, strict=True)):
         if len(shown) < len(frame) and number == (limit + 1) // 2:
             table.add_row(*("…" for _ in row))
         table.add_row(*row)
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    if not sys.stdout.isatty():
-        console.width = 10_000  # a pipe is as wide as it needs to be
-    console.print(table)
+    console().print(table)
     if len(shown) < len(frame):
-        click.echo(f"{len(frame):,} rows; --limit shows more, --csv and --parquet write them all")
+        echo(f"{len(frame):,} rows; --limit shows more, --csv and --parquet write them all")
 
 
 def _ends(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
@@ -104,8 +99,6 @@ def _ends(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
 
 
 def _cell(value: Any) -> Any:
-    from rich.text import Text
-
     if _is_missing(value):
         return ""
     if isinstance(value, float):
@@ -116,7 +109,7 @@ def _cell(value: Any) -> Any:
         text = str(value)
     if len(text) > CELL_CHARACTERS:
         text = text[: CELL_CHARACTERS - 1] + "…"
-    return Text(text)  # not markup: a value may hold square brackets
+    return styled(text)
 
 
 def _is_missing(value: Any) -> bool:
@@ -145,14 +138,14 @@ def _json_value(value: Any, missing: Any) -> Any:
 
 def _text(text: str, target: str, count: int) -> None:
     if target == TO_STDOUT:
-        sys.stdout.write(text)
+        write_exact(text)
         return
     path = Path(target)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(encodable(text).encode())
     except OSError as error:
         raise QueryError(f"cannot write {path}: {error.strerror}") from error
-    click.echo(f"wrote {count:,} rows to {path}", err=True)
+    echo(f"wrote {count:,} rows to {path}", err=True)
 
 
 def _parquet(frame: pd.DataFrame, path: Path) -> None:
@@ -161,18 +154,19 @@ def _parquet(frame: pd.DataFrame, path: Path) -> None:
 
     plain = frame.copy()
     for name, series in plain.items():
-        if series.dtype == object:
+        if series.dtype.kind == "O":  # Python objects, and texts
             plain[name] = [None if _is_missing(x) else _parquet_value(x) for x in series]
+    plain.columns = [encodable(str(name)) for name in plain.columns]
     with duckdb.connect() as connection:
         connection.register("frame", plain)
         try:
             connection.table("frame").write_parquet(str(path))
         except (duckdb.Error, OSError) as error:
             raise QueryError(f"cannot write {path}: {error}") from error
-    click.echo(f"wrote {len(frame):,} rows to {path}", err=True)
+    echo(f"wrote {len(frame):,} rows to {path}", err=True)
 
 
 def _parquet_value(value: Any) -> str:
     import json
 
-    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else encodable(str(value))

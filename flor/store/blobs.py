@@ -2,7 +2,7 @@
 
 | part | |
 |---|---|
-| prefix | magic, length of the header, length of the arrays |
+| prefix | magic, length of the header, length of the arrays, CRC-32 of all that follows |
 | header | per column: name, path, is_arg, n, dtypes of dims, of label codes, and of values |
 | arrays | per column: dims by level, label codes by level, values; each padded to 8 bytes |
 | tail | JSON: per column, distinct labels by level; values that are no array |
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import lru_cache
@@ -27,12 +28,16 @@ from flor.model import Kind, StoredValue
 from flor.store import cells
 from flor.store.columns import Array, Column, Path, make, no_dims
 
-FORMAT = 1
+FORMAT = 2
 
-_PREFIX = struct.Struct("<4sIQ")
-_MAGIC = b"FLP1"
+_PREFIX = struct.Struct("<4sIQII")  # the last one is 0: the arrays begin at a multiple of 8
+_MAGIC = b"FLP2"
 _PAD = b"\0" * 8
 _LITTLE = sys.byteorder == "little"
+
+
+class Damaged(ValueError):
+    """Bytes that are not what `encode` gave."""
 
 
 class Layout(NamedTuple):
@@ -80,12 +85,16 @@ def encode(columns: Iterable[tuple[str, Column]]) -> bytes:
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     rest = json.dumps(tail, separators=(",", ":")).encode() if tail else b""
-    return b"".join((_PREFIX.pack(_MAGIC, len(head), len(body)), head, body, rest))
+    content = b"".join((head, body, rest))
+    return _PREFIX.pack(_MAGIC, len(head), len(body), zlib.crc32(content), 0) + content
 
 
 def decode(blob: bytes, wanted: frozenset[str] | None, found: dict[str, list[Column]]) -> None:
-    """Add the named columns in `blob`, or those of them that are wanted, to `found`."""
-    _, head_bytes, body_bytes = _PREFIX.unpack_from(blob)
+    """Add the named columns in `blob`, or those of them that are wanted, to `found`.
+
+    Raises Damaged, before it adds any.
+    """
+    head_bytes, body_bytes = _checked(blob)
     start = _PREFIX.size + head_bytes
     single, others = _layouts(blob[_PREFIX.size : start], wanted)
     floats = np.frombuffer(blob, "<f8", body_bytes // 8, start)
@@ -102,6 +111,17 @@ def decode(blob: bytes, wanted: frozenset[str] | None, found: dict[str, list[Col
         else:
             column = make((), no_dims(layout.size), (), values, layout.is_arg)
         found.setdefault(layout.name, []).append(column)
+
+
+def _checked(blob: bytes) -> tuple[int, int]:
+    """The lengths of the header and of the arrays. A database does not check its pages."""
+    if len(blob) < _PREFIX.size:
+        raise Damaged(f"{len(blob)} bytes")
+    magic, head_bytes, body_bytes, checksum, _ = _PREFIX.unpack_from(blob)
+    whole = len(blob) >= _PREFIX.size + head_bytes + body_bytes
+    if magic != _MAGIC or not whole or zlib.crc32(memoryview(blob)[_PREFIX.size :]) != checksum:
+        raise Damaged("the checksum is wrong")
+    return head_bytes, body_bytes
 
 
 def _decode_single(

@@ -6,13 +6,14 @@
 | BOOL | 0 or 1 | |
 | INT | the number | its digits, beyond 2**53 |
 | FLOAT | the number; NULL may stand for NaN | |
-| JSON, OBJECT | | JSON |
+| JSON, OBJECT | | JSON, nested no deeper than MAX_DEPTH |
 | STR, TEXT, DATETIME | 1 if txt is quoted | the text, or its JSON if a database would refuse it |
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import repeat
@@ -22,6 +23,10 @@ from flor.model import Kind, StoredValue
 from flor.objects import ObjectStore
 
 EXACT = 2**53  # beyond it a float64 no longer holds every whole number
+MAX_DEPTH = 100  # of lists and dicts; what is nested deeper becomes TEXT
+SHOWN_CHARACTERS = 40  # of such a value
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 Cell = tuple[int, Any, Any]
 
@@ -60,17 +65,31 @@ def cell(value: Any) -> Cell:
         return Kind.NONE, None, None
     if kind is Tagged:
         return _tagged_cell(value)
-    try:
-        return Kind.JSON, None, to_json(value)
-    except RecursionError:
-        return Kind.TEXT, None, "(nested too deeply to be kept)"
+    return _json_cell(Kind.JSON, value)
+
+
+def too_deep(values: Sequence[Any], kinds: Iterable[int]) -> int:
+    """How many of the values became TEXT because they are nested too deeply."""
+    if not isinstance(kinds, Sequence) or Kind.TEXT not in kinds:
+        return 0
+    pairs = zip(values, kinds, strict=True)
+    return sum(kind == Kind.TEXT and not is_text(value) for value, kind in pairs)
+
+
+def is_text(value: Any) -> bool:
+    return type(value) is Tagged and value.kind == "text"
 
 
 def is_tag(kind: object, payload: object) -> bool:
     """Whether a record's fourth and fifth element make sense together."""
     if kind == "object":
         return (
-            isinstance(payload, dict) and payload.keys() == StoredValue.__dataclass_fields__.keys()
+            isinstance(payload, dict)
+            and payload.keys() == StoredValue.__dataclass_fields__.keys()
+            and all(isinstance(payload[key], str) for key in ("media", "type", "digest"))
+            and type(payload["size_bytes"]) is int
+            and isinstance(payload["preview"], dict)
+            and isinstance(payload["preview"].get("shape"), (list, type(None)))
         )
     return kind in ("text", "datetime") and isinstance(payload, str)
 
@@ -86,7 +105,10 @@ def value(kind: int, num: Any, txt: Any) -> Any:
     if kind == Kind.BOOL:
         return bool(num)
     if kind == Kind.JSON:
-        return json.loads(txt)
+        try:
+            return json.loads(txt)
+        except RecursionError:  # a caller that is itself deep inside some recursion
+            return txt
     if kind == Kind.OBJECT:
         return StoredValue.from_json(json.loads(txt))
     if kind == Kind.DATETIME:
@@ -103,14 +125,17 @@ def moment(text: str) -> datetime | str:
 
 
 def to_json(data: Any) -> str:
-    """JSON that any database takes: readable, or escaped where it holds lone surrogates."""
+    """JSON that any database takes: readable, or escaped where it holds lone surrogates.
+
+    Raises RecursionError for what is nested by hundreds of levels.
+    """
     text = json.dumps(data, ensure_ascii=False)
-    return text if _is_plain(text) else json.dumps(data)
+    return text if is_plain(text) else json.dumps(data)
 
 
 def clean(text: str) -> str:
     """A name or path that any database takes; what it would refuse is written as an escape."""
-    if _is_plain(text):
+    if is_plain(text):
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
@@ -133,7 +158,33 @@ def load_value(stored: StoredValue, store: ObjectStore) -> Any:
 
 
 def _text_cell(kind: Kind, text: str) -> Cell:
-    return (kind, None, text) if _is_plain(text) else (kind, 1.0, json.dumps(text))
+    return (kind, None, text) if is_plain(text) else (kind, 1.0, json.dumps(text))
+
+
+def _json_cell(kind: Kind, data: Any) -> Cell:
+    try:
+        text = to_json(data)
+    except RecursionError:  # json reads deeper values than it writes
+        return Kind.TEXT, None, "(nested too deeply to be kept)"
+    depth = nesting(text)
+    if depth <= MAX_DEPTH:
+        return kind, None, text
+    return Kind.TEXT, None, f"{text[:SHOWN_CHARACTERS]}… (nested {depth} levels deep)"
+
+
+def nesting(text: str) -> int:
+    """How deep the lists and dicts in some JSON are nested."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0  # not deeper than that, which is all that anybody asks
+    depth = deepest = 0
+    for match in _BRACKETS.finditer(text):
+        edge = match[0]
+        if edge in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif edge in "]}":
+            depth -= 1
+    return deepest
 
 
 def _int_cell(number: int) -> Cell:
@@ -148,11 +199,12 @@ def _int_cell(number: int) -> Cell:
 def _tagged_cell(tagged: Tagged) -> Cell:
     kind = _NAMED_KINDS[tagged.kind]
     if kind == Kind.OBJECT:
-        return kind, None, to_json(tagged.payload)
+        return _json_cell(kind, tagged.payload)
     return _text_cell(kind, tagged.payload)
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
+    """Whether every database takes the text as it is."""
     if "\0" in text:
         return False
     if text.isascii():

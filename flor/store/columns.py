@@ -196,26 +196,8 @@ class _Table:
         dims[:, :-1] = np.array([self.loops[loop_pk].prefix for loop_pk in used], np.int64)[at]
         dims[:, -1] = self.iterations[where]
         chains = np.array([self.loops[loop_pk].chain for loop_pk in used], np.int64)
-        labels = tuple(
-            self.level_labels(chains[:, level][at], dims[:, level]) for level in range(len(path))
-        )
+        labels = level_labels(self.labels, chains[at], dims)
         return make(path, dims, labels, self.values(where), is_arg)
-
-    def level_labels(self, loop_pks: Array, iterations: Array) -> Array | None:
-        """What the loops of one level yielded, or None if that is always the number."""
-        if not any(loop_pk in self.labels for loop_pk in set(loop_pks.tolist())):
-            return None
-        contexts, at = np.unique(loop_pks * CTX_STRIDE + iterations, return_inverse=True)
-        distinct = np.empty(len(contexts), object)
-        empty: dict[int, Any] = {}
-        differs = False
-        for place, context in enumerate(contexts.tolist()):
-            loop_pk, iteration = divmod(context, CTX_STRIDE)
-            labels = self.labels.get(loop_pk, empty)
-            differs = differs or iteration in labels
-            distinct[place] = labels.get(iteration, iteration)
-        found: Array = distinct[at]
-        return found if differs else None
 
     def values(self, where: Any) -> Array:
         """The values in the narrowest array that holds them exactly."""
@@ -264,6 +246,35 @@ class _Table:
                 np.array([text is not None for text in self.texts], np.bool_),
             )
         return self._arrays
+
+
+def level_labels(
+    labels: Mapping[int, Mapping[int, Any]], chains: Array, dims: Array
+) -> tuple[Array | None, ...]:
+    """What the loops of each level yielded, or None for a level where that is always the number.
+
+    `chains` has the loop_pk and `dims` the iteration of every level, [n, levels].
+    """
+    levels = range(dims.shape[1])
+    return tuple(_labels(labels, chains[:, level], dims[:, level]) for level in levels)
+
+
+def _labels(
+    labels: Mapping[int, Mapping[int, Any]], loop_pks: Array, iterations: Array
+) -> Array | None:
+    if not any(loop_pk in labels for loop_pk in set(loop_pks.tolist())):
+        return None
+    contexts, at = np.unique(loop_pks * CTX_STRIDE + iterations, return_inverse=True)
+    distinct = np.empty(len(contexts), object)
+    empty: dict[int, Any] = {}
+    differs = False
+    for place, context in enumerate(contexts.tolist()):
+        loop_pk, iteration = divmod(context, CTX_STRIDE)
+        yielded = labels.get(loop_pk, empty)
+        differs = differs or iteration in yielded
+        distinct[place] = yielded.get(iteration, iteration)
+    found: Array = distinct[at]
+    return found if differs else None
 
 
 def labels_from_rows(rows: Sequence[tuple[int, int, str]]) -> dict[int, dict[int, Any]]:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from flor.store.cells import clean
+from flor.store.cells import MAX_DEPTH, clean, nesting, to_json
 
 T = TypeVar("T")
 
 MAX_INT = 2**63 - 1
 MAX_ITERATION = 2**31 - 1  # a ctx_id holds no more
 
-NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading a line of the wrong shape raises."""
 
 
@@ -45,6 +45,14 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
     return clean(value)
+
+
+def json_text(data: Any) -> str:
+    """JSON of anything, as a database takes it."""
+    found = to_json(data)
+    if nesting(found) > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    return found
 
 
 def integer(number: Any) -> int:

@@ -7,7 +7,8 @@ something was logged, `summary` one row per run.
 loop, outer before inner, with the number of the iteration, each followed by `<loop>_value` if the
 loop yielded scalars other than that number; then `nth`, if some name was logged several times in
 one context. After them the requested names, in their order. A logged name that is also a dimension
-gets the column `<name>_logged`; a requested name that is only a loop's name is that dimension.
+gets the column `<name>_logged`; a requested name that is only a loop's name is that dimension,
+with a row for each of its iterations unless another requested name was logged in that loop.
 
 **Rows.** Within a run a context is the path of (loop, iteration) around a statement; two executions
 of the same loop are one. Values join on the context that they share:
@@ -41,7 +42,7 @@ this loop" comes last, then by `nth`. Types are those of `flor.store.arrays`; it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -112,10 +113,12 @@ def pivot(
     columns: Mapping[int, RunColumns],
     names: Sequence[str],
     paths: Iterable[Path] = (),
+    silent: Collection[str] = (),
 ) -> pd.DataFrame:
     """The table of these names over these runs; the module's docstring says what it means.
 
-    The loops of `paths` have a column even if no run here logged in them.
+    The loops of `paths` have a column even if no run here logged in them. The `silent` ones of the
+    names make rows like the others, and have no column.
     """
     runs = in_order(runs)
     axes: list[Axis] = []
@@ -138,7 +141,7 @@ def pivot(
         frame[NTH] = _joined([rows.nth for rows in groups], order)
     taken = {*frame, NTH}
     for name, each in series.items():
-        if each.axes or name not in frame:
+        if name not in silent and (each.axes or name not in frame):
             column = _free(name, taken)
             at = _joined([_positions(each, rows) for rows in groups], order)
             frame[column] = each.cells.take(at)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from flor.config import Settings
 from flor.model import Status
@@ -25,6 +26,11 @@ from flor.store.rows import Known, RunRows, path_text
 BATCH_BYTES = 4 * 1024 * 1024  # of journals in one transaction, for small runs
 BATCH_RUNS = 500
 PACK_RECORDS = 100_000  # a longer run is packed when its columns are read first
+DOUBT_DAYS = 7  # for so long, a run that looked dead may write again: its machine slept
+DOUBTED_RUNS = 1000  # of those, no more are looked at each time
+MAX_BAD_LINES = 1_000_000  # a payload with more is no journal
+
+_RUN_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
 
 
 class Repository(Protocol):
@@ -62,10 +68,15 @@ def ingest(
 ) -> IngestReport:
     """Bring the database up to date with `.flor/runs` and, if given, with the branch.
 
-    With `full`, closed runs whose files changed since are forgotten and read again.
+    A run that was taken for dead and has written since is read on, if that was lately. With
+    `full`, all closed runs whose files changed since are forgotten and read again.
     """
     if full:
         _forget_changed(settings.runs_dir, db)
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    for run_id in grown(settings, db, after=now - timedelta(days=DOUBT_DAYS)):
+        with db.transaction():
+            _reopen(db, run_id)
     report = IngestReport()
     known = Known()
     for batch in _batches(settings.runs_dir, _listed(settings.runs_dir) - closed_runs(db)):
@@ -99,6 +110,24 @@ def known_runs(db: Database) -> set[str]:
     return {run_id for (run_id,) in db.execute("select run_id from runs")}
 
 
+def grown(
+    settings: Settings, db: Database, after: datetime = datetime.min, most: int = DOUBTED_RUNS
+) -> list[str]:
+    """The runs that were taken for dead, at a time `after`, and have written since."""
+    read = _sizes(
+        db,
+        "r.run_pk in (select run_pk from runs where status = ? and ended >= ? "
+        "order by ended desc limit ?)",
+        (Status.KILLED.value, fields.utc_text(after), most),
+    )
+    found = []
+    for run_id, sizes in read.items():
+        now = _sizes_now(settings.runs_dir / run_id)
+        if any(size > sizes.get(name, 0) for name, size in now.items()):
+            found.append(run_id)
+    return found
+
+
 def closed_runs(db: Database) -> set[str]:
     """The ids of the runs of which nothing more is expected."""
     return {run_id for (run_id,) in db.execute("select run_id from runs where closed")}
@@ -118,6 +147,8 @@ def _batches(runs_dir: Path, run_ids: Iterable[str]) -> Iterator[list[Path]]:
     batch: list[Path] = []
     size = 0
     for run_id in sorted(run_ids):
+        if not _RUN_NAME.fullmatch(run_id):
+            continue
         try:
             size += (runs_dir / run_id / journals.MAIN).stat().st_size
         except OSError:
@@ -169,21 +200,46 @@ def _read_on(rows: RunRows, opened: Mapping[str, BinaryIO]) -> datetime:
 
 def _forget_changed(runs_dir: Path, db: Database) -> None:
     """Make the closed runs whose files are not as they were read open and empty."""
-    read: dict[str, dict[str, int]] = {}
-    for run_id, name, size_bytes in db.execute(
-        "select r.run_id, j.name, j.size_bytes from runs r join journals j on j.run_pk = r.run_pk "
-        "where r.closed and r.origin = 'local'"
-    ):
-        read.setdefault(run_id, {})[name] = size_bytes
+    read = _sizes(db, "r.closed")
     for run_id in sorted(_listed(runs_dir) & read.keys()):
-        folder = runs_dir / run_id
-        try:
-            now = {name: (folder / name).stat().st_size for name in journals.journal_files(folder)}
-        except OSError:
-            continue
+        now = _sizes_now(runs_dir / run_id)
         if now and now != read[run_id]:
             with db.transaction():
                 forget(db, run_id)
+
+
+def _sizes(db: Database, condition: str, params: Sequence[Any] = ()) -> dict[str, dict[str, int]]:
+    """The sizes of the journal files of local, closed runs when they were read last."""
+    read: dict[str, dict[str, int]] = {}
+    for run_id, name, size_bytes in db.execute(
+        "select r.run_id, j.name, j.size_bytes from runs r join journals j on j.run_pk = r.run_pk "  # noqa: S608 - our own conditions
+        f"where {condition} and r.closed and r.origin = 'local'",
+        params,
+    ):
+        read.setdefault(run_id, {})[name] = size_bytes
+    return read
+
+
+def _sizes_now(folder: Path) -> dict[str, int]:
+    try:
+        return {name: (folder / name).stat().st_size for name in journals.journal_files(folder)}
+    except OSError:
+        return {}
+
+
+def _reopen(db: Database, run_id: str) -> None:
+    """Let the next reading of a closed run go on where the last one stopped."""
+    reopened = db.execute(
+        "update runs set closed = ?, status = ?, ended = null where run_id = ? and closed "
+        "and status = ? returning run_pk",
+        (False, Status.RUNNING.value, run_id, Status.KILLED.value),
+    )
+    for (run_pk,) in reopened:  # none if another process was faster
+        db.execute(  # a torn last line, which was counted, may be whole by now
+            "update journals set bad_lines = bad_lines - 1 where run_pk = ? "
+            "and size_bytes > read_bytes",
+            (run_pk,),
+        )
 
 
 # --- payloads -------------------------------------------------------------------------------------
@@ -215,6 +271,8 @@ def _read_payload(
         if chunk.objects and chunk.objects[0].get("t") == "child":
             file = rows.file(f"child-{len(rows.files)}")
         rows.add(file, chunk)
+        if file.bad_lines > MAX_BAD_LINES:
+            break
     if not source.intact:
         file.bad_lines += 1
         rows.bad_lines += 1

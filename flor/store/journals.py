@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CHUNK_BYTES = 4 * 1024 * 1024
+LINE_BYTES = 64 * 1024 * 1024  # a longer line is skipped
+UNPACKED_BYTES = 4 * 1024**3  # of one payload; the rest is left out
+SLICE_BYTES = 16 * 1024  # of a payload at a time: zlib copies what it has not used yet
+FIRST_BYTES = b"[{ \t\r"  # of a line that may be an array or an object
 MAX_DIGITS = 4300  # Python refuses to read longer numbers
 MAIN = "journal.jsonl"
 
@@ -46,25 +50,38 @@ class Chunk:
     end: int  # offset after the last line
 
 
-def chunks(source: Source, offset: int = 0, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def chunks(
+    source: Source, offset: int = 0, size: int = CHUNK_BYTES, line_bytes: int = LINE_BYTES
+) -> Iterator[Chunk]:
     """Parse what `source` gives, which starts at `offset`; a torn last line is left for later.
 
     A payload from the branch may hold the journals of child processes behind the main one: a
-    chunk never spans them, and begins with the `child` line.
+    chunk never spans them, and begins with the `child` line. A line of more than `line_bytes` is
+    a bad line, whose bytes are not kept.
     """
-    rest = b""
+    parts: list[bytes] = []  # of the line that has not ended
+    part_bytes = 0
     while block := source.read(size):
-        lines, newline, rest = (rest + block).rpartition(b"\n")
+        lines, newline, rest = block.rpartition(b"\n")
         if newline:
-            lines += newline
-            offset += len(lines)
-            items, bad_lines = parse(lines)
-            yield from _split(items, bad_lines, offset)
+            too_long, lines = part_bytes > line_bytes, lines + newline
+            offset += part_bytes + len(lines)
+            if too_long:
+                lines = lines[lines.index(newline) + 1 :]
+            items, bad_lines = parse(b"".join([*parts, lines]))
+            yield from _split(items, bad_lines + too_long, offset)
+            parts, part_bytes = [], 0
+        parts.append(rest)
+        part_bytes += len(rest)
+        if part_bytes > line_bytes:
+            parts = []
 
 
 def parse(lines: bytes) -> tuple[list[Any], int]:
     """The arrays and objects of whole lines, and how many other lines there were."""
     count = lines.count(b"\n")
+    if not count:
+        return [], 0
     try:
         # A newline cannot stand inside a JSON string, so no two torn lines make a whole one.
         items = json.loads("[" + lines[:-1].replace(b"\n", b",\n").decode() + "]")
@@ -78,6 +95,8 @@ def parse(lines: bytes) -> tuple[list[Any], int]:
 
 
 def _parse_line(line: bytes) -> Any:
+    if not line or line[0] not in FIRST_BYTES:  # there may be millions
+        return None
     try:
         return json.loads(line.decode(), parse_int=_integer)
     except (ValueError, RecursionError):
@@ -107,10 +126,13 @@ def _split(items: list[Any], bad_lines: int, end: int) -> Iterator[Chunk]:
 
 
 class Unpacked:
-    """The content of a gzip payload, as far as it is intact."""
+    """The content of a gzip payload, as far as it is intact and no more than `limit` bytes."""
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
+    def __init__(self, payload: bytes, limit: int = UNPACKED_BYTES) -> None:
+        self._payload = memoryview(payload)
+        self._position = 0  # the engine was given what is before it
+        self._waiting = b""  # given to the engine and not used yet
+        self._left = limit
         self._engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
         self.intact = True
 
@@ -118,19 +140,30 @@ class Unpacked:
         found = b""
         while not found and self.intact and not (self._engine.eof and not self._next_member()):
             try:
-                found = self._engine.decompress(self._payload, size)
+                found = self._engine.decompress(self._waiting or self._slice(), size)
             except zlib.error:
                 self.intact = False
                 break
-            self._payload = self._engine.unconsumed_tail
-            if not found and not self._payload and not self._engine.eof:
+            self._waiting = self._engine.unconsumed_tail
+            if not found and not self._engine.eof and self._is_used_up():
                 self.intact = False  # it ends in the middle
+        if len(found) > self._left:
+            found, self.intact = found[: self._left], False
+        self._left -= len(found)
         return found
+
+    def _slice(self) -> memoryview:
+        part = self._payload[self._position : self._position + SLICE_BYTES]
+        self._position += len(part)
+        return part
+
+    def _is_used_up(self) -> bool:
+        return not self._waiting and self._position == len(self._payload)
 
     def _next_member(self) -> bool:
         """gzip files may be written one behind the other."""
-        self._payload = self._engine.unused_data
-        if not self._payload:
+        self._waiting = self._engine.unused_data
+        if self._is_used_up():
             return False
         self._engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
         return True

@@ -2,7 +2,8 @@
 
 A closed run is packed once: the columns of its top level in one blob, those that are short in
 another, each long one in its own. A pack is valid for one revision of its run and for one format;
-an invalid one is as good as none, and is written again by whoever reads the run next.
+an invalid one is as good as none, and is written again by whoever reads the run next. So is one
+whose bytes are damaged: each carries a checksum.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _closed(db: Database, run_pks: list[int]) -> dict[int, int]:
 
 
 def _read_packs(db: Database, found: Columns, wanted: frozenset[str] | None) -> set[int]:
-    """Add what valid packs hold; the runs that have them."""
+    """Add what valid packs hold; the runs that have them, undamaged."""
     sql = (
         "select p.run_pk, p.part, p.content from packs p "
         "join runs r on r.run_pk = p.run_pk and r.revision = p.revision "
@@ -126,17 +127,22 @@ def _read_packs(db: Database, found: Columns, wanted: frozenset[str] | None) -> 
     if wanted is not None:
         sql += " and p.part in_list(?)"
         params.append([TOP, SHORT, *(f"={name}" for name in wanted)])
-    packed, mixed = set(), set()
+    packed, mixed, damaged = set(), set(), set()
     for run_pk, part, content in db.execute(sql, params):
         if part == TOP:
             packed.add(run_pk)
-        blobs.decode(content, wanted, found[run_pk])
+        try:
+            blobs.decode(content, wanted, found[run_pk])
+        except blobs.Damaged:
+            damaged.add(run_pk)
         if part != TOP:
             mixed.add(run_pk)
+    for run_pk in damaged:
+        found[run_pk] = {}
     for run_pk in mixed:  # columns of one name come from several parts
         for columns in found[run_pk].values():
             columns.sort(key=_path)
-    return packed
+    return packed - damaged
 
 
 def _path(column: Column) -> Path:

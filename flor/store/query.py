@@ -23,11 +23,12 @@ import pandas as pd
 
 from flor.config import Settings
 from flor.errors import QueryError
-from flor.store import packs, relations
+from flor.store import cells, packs, relations
 from flor.store.arrays import Ints
 from flor.store.contexts import NTH, RUN_DIMENSIONS
 from flor.store.database import Database
 from flor.store.frames import RunRow, in_order, last_values, pivot, summary
+from flor.store.iterations import loop_names, read_iterations
 from flor.store.packs import Column, NameInfo
 from flor.store.sandbox import answer, check_statement, for_sql, lock, sandbox, shortened
 from flor.store.tokens import (
@@ -65,6 +66,7 @@ class Clause:
     @classmethod
     def parse(cls, text: str) -> Clause:
         """Raises QueryError for what is not one expression."""
+        text = cells.clean(text)
         try:
             found = tokens(text)
         except Unclosed as error:
@@ -78,7 +80,7 @@ class Clause:
     def is_about_runs(self, names: Collection[str], known: Names) -> bool:
         """Whether it is true or false for a run as a whole, whatever is asked for."""
         mentioned = set(_folded(self.names))
-        inner = {loop for info in known.values() for path in info.paths for loop in path}
+        inner = _loops_of(known.values())
         of_rows = {*_folded(names), *_folded(inner), NTH, FRAME}
         suffixed = any(name.endswith(("_value", "_logged")) for name in mentioned)
         volatile = not words(self.tokens).isdisjoint({"select", "random", "uuid", "columns"})
@@ -94,12 +96,14 @@ def dataframe(
     `where` is a SQL condition over the table. It may also use what is known of a run (`status`,
     `seconds`, `host`, `user_name`, `branch`, `commit_id`…), its arguments and its run-level values,
     which are not returned unless they are asked for. Rows keep their types. Names are matched
-    exactly; in `where`, as always in SQL, without regard to case.
+    exactly; in `where`, as always in SQL, without regard to case, unless that leaves open which of
+    two columns is meant.
 
-    A name that nobody logged is a column of nulls (`float64`), with a FlorWarning. Raises
-    QueryError for a condition that cannot run.
+    A loop's name gives a row for each of its iterations. A name that nobody logged is a column of
+    nulls (`float64`), with a FlorWarning. Raises QueryError for a condition that cannot run.
     """
-    names = list(dict.fromkeys(names))
+    asked = {cells.clean(name): name for name in reversed(names)}
+    names = list(reversed(asked))
     known = packs.names(db)
     runs = in_order(relations.run_rows(db))
     clause = Clause.parse(where) if where is not None and where.strip() else None
@@ -107,12 +111,14 @@ def dataframe(
         dims = pivot(runs, {}, [])
         matching = _matching(dims, runs, clause, db, known)
         runs, clause = [runs[row] for row in matching.tolist()], None
-    frame = _frame(db, runs, names, known)
-    _warn_unknown(names, known, frame)
-    if clause is None:
-        return frame
-    matching = _matching(frame, runs, clause, db, known)
-    return frame.iloc[matching].reset_index(drop=True)
+    loops = _loops_alone(db, names, known)
+    frame = _frame(db, runs, names, known, loops)
+    _warn_unknown([name for name in names if name not in loops], known, frame)
+    if clause is not None:
+        matching = _matching(frame, runs, clause, db, known)
+        frame = frame.iloc[matching].reset_index(drop=True)
+    changed = {stored: name for stored, name in asked.items() if stored != name}
+    return frame.rename(columns=changed) if changed else frame
 
 
 def sql(settings: Settings, db: Database, query: str) -> pd.DataFrame:
@@ -124,17 +130,18 @@ def sql(settings: Settings, db: Database, query: str) -> pd.DataFrame:
 
     Raises QueryError for anything else, and for what DuckDB refuses. Ctrl-C stops a query.
     """
+    query = cells.clean(query)
     try:
         found = tokens(query)
     except Unclosed as error:
         raise QueryError(f"{error}: {query!r}") from None
     check_statement(query)
     known = packs.names(db)
-    columns = _columns_mentioned(found, known)
+    columns = _known_names(_columns_in(found), known)
     with sandbox() as connection:
         _create_relations(connection, db, found)
         if FRAME in words(found) or Token("quoted", FRAME) in found:
-            frame = _sql_frame(db, columns, mentions(found, RELATIONS), known)
+            frame = _sql_frame(db, columns, found, known)
             connection.register(FRAME, for_sql(frame, ()))
         lock(connection)
         try:
@@ -150,8 +157,14 @@ class Batches(Mapping[int, dict[str, list[Column]]]):
     Holding millions of columns at once would cost more than reading them.
     """
 
-    def __init__(self, db: Database, run_pks: Sequence[int], names: Sequence[str]) -> None:
-        self._db, self._run_pks, self._names = db, run_pks, names
+    def __init__(
+        self,
+        db: Database,
+        run_pks: Sequence[int],
+        names: Sequence[str],
+        loops: Sequence[str] = (),
+    ) -> None:
+        self._db, self._run_pks, self._names, self._loops = db, run_pks, names, loops
         self._place = {run_pk: place for place, run_pk in enumerate(run_pks)}
         self._batch: packs.Columns = {}
 
@@ -160,6 +173,9 @@ class Batches(Mapping[int, dict[str, list[Column]]]):
             first = self._place[run_pk] // BATCH_RUNS * BATCH_RUNS
             batch = self._run_pks[first : first + BATCH_RUNS]
             self._batch = packs.read_columns(self._db, batch, self._names)
+            if self._loops:
+                iterations = read_iterations(self._db, batch, self._loops)
+                self._batch = {key: self._batch[key] | iterations[key] for key in batch}
         return self._batch[run_pk]
 
     def __iter__(self) -> Iterator[int]:
@@ -170,23 +186,35 @@ class Batches(Mapping[int, dict[str, list[Column]]]):
 
 
 def _frame(
-    db: Database, runs: Sequence[RunRow], names: Sequence[str], known: Names
+    db: Database,
+    runs: Sequence[RunRow],
+    names: Sequence[str],
+    known: Names,
+    loops: Sequence[str] = (),
 ) -> pd.DataFrame:
     run_pks = [run.run_pk for run in runs]
     if names:
         paths = [path for name in names if name in known for path in known[name].paths]
-        return pivot(runs, Batches(db, run_pks, names), names, paths)
+        return pivot(runs, Batches(db, run_pks, names, loops), names, paths, loops)
     attributes = [name for name, info in known.items() if info.is_arg or () in info.paths]
     return summary(runs, Batches(db, run_pks, attributes))
 
 
+def _loops_alone(db: Database, names: Sequence[str], known: Names) -> list[str]:
+    """The names that are only loops', and of loops in which none of the others was logged."""
+    around = _loops_of(known[name] for name in names if name in known)
+    others = {*known, *around, *RUN_DIMENSIONS, NTH}
+    return loop_names(db, [name for name in names if name not in others])
+
+
+def _loops_of(infos: Iterable[NameInfo]) -> set[str]:
+    return {loop for info in infos for path in info.paths for loop in path}
+
+
 def _warn_unknown(names: Iterable[str], known: Names, frame: pd.DataFrame) -> None:
-    loops = {loop for info in known.values() for path in info.paths for loop in path}
+    dims = {*_loops_of(known.values()), *RUN_DIMENSIONS, NTH}
     for name in names:
-        if name in known or (name in frame and name in (*loops, *RUN_DIMENSIONS, NTH)):
-            if name not in known and name in loops and frame[name].isna().all() and len(frame):
-                message = f"{name!r} is a loop; name a value that was logged in it as well"
-                warnings.warn(message, FlorWarning, stacklevel=CALLER)
+        if name in known or (name in frame and name in dims):
             continue
         near = _near(name, known)
         hint = f"; did you mean {_either(near)}?" if near else "; `flor.dataframe()` shows what is"
@@ -198,6 +226,9 @@ def _matching(
     frame: pd.DataFrame, runs: Sequence[RunRow], clause: Clause, db: Database, known: Names
 ) -> Ints:
     """The rows for which the condition is true, in order."""
+    asked = f"where = {clause.text!r}: "
+    hint = "ask for one of them only, or choose the rows in pandas"
+    _check_case(frame, _columns_in(clause.tokens), known, asked, hint)
     extra = _run_attributes(frame, runs, clause.names, db, known)
     shown = for_sql(pd.concat([frame, extra], axis=1), _folded(clause.names))
     shown[ROW] = np.arange(len(frame))
@@ -210,7 +241,6 @@ def _matching(
             rows = answer(connection, statement)[ROW].to_numpy(np.int64)
         except (duckdb.Error, QueryError) as error:
             available = [name for name in shown.columns if name != ROW]
-            asked = f"where = {clause.text!r}: "
             raise QueryError(
                 _explain(error, [*available, *relations.RUNS], known, asked)
                 + f"; there are: {_listed(available)}, and what is known of runs"
@@ -248,30 +278,64 @@ def _is_of_runs(info: NameInfo) -> bool:
 
 
 def _known_names(mentioned: Iterable[str], known: Names) -> list[str]:
-    """The logged names that are meant: spelled so, else so but for the case."""
+    """The logged names that are meant: spelled so, else so but for the case.
+
+    What is spelled like a dimension or a fact of the run is meant to be that.
+    """
     folded: dict[str, list[str]] = {}
     for name in known:
         folded.setdefault(name.lower(), []).append(name)
+    others = {*_loops_of(known.values()), *RUN_DIMENSIONS, NTH, *relations.RUNS}
     found: dict[str, None] = {}
     for name in mentioned:
-        found |= dict.fromkeys([name] if name in known else folded.get(name.lower(), []))
+        if name in known:
+            found[name] = None
+        elif name not in others:
+            found |= dict.fromkeys(folded.get(name.lower(), []))
     return list(found)
 
 
-def _columns_mentioned(found: Sequence[Token], known: Names) -> list[str]:
-    """The logged names that a query mentions, except words that SQL cannot mean as a column."""
-    reserved = words(found) & RESERVED
-    names = _known_names(mentions(found, RELATIONS), known)
+def _columns_in(found: Sequence[Token]) -> list[str]:
+    """The names in some SQL, except words that it cannot mean as a column."""
     quoted = {token.text for token in found if token.kind == "quoted"}
-    return [name for name in names if name.lower() not in reserved or name in quoted]
+    names = mentions(found, RELATIONS)
+    return [name for name in names if name.lower() not in RESERVED or name in quoted]
+
+
+def _check_case(
+    frame: pd.DataFrame, mentioned: Iterable[str], known: Names, asked: str, hint: str
+) -> None:
+    """Raises QueryError if a mentioned name may mean columns that differ in case only.
+
+    To SQL they are one, and it would silently take either.
+    """
+    columns: dict[str, list[str]] = {}
+    for name in frame.columns:
+        columns.setdefault(name.lower(), []).append(name)
+    meant: dict[str, dict[str, None]] = {}
+    for name in mentioned:
+        folded = name.lower()
+        names = columns.get(folded, [])
+        if name in known or name in relations.RUNS:
+            names = [*names, name]
+        elif not names:
+            names = [*_known_names([name], known), *({folded} & relations.RUNS.keys())]
+        meant[folded] = meant.get(folded, {}) | dict.fromkeys(names)
+    for several in meant.values():
+        if len(several) > 1:
+            raise QueryError(
+                f"{asked}SQL does not tell the columns {_either([*several], 'and')} apart; {hint}"
+            )
 
 
 def _sql_frame(
-    db: Database, columns: Sequence[str], mentioned: Sequence[str], known: Names
+    db: Database, columns: Sequence[str], found: Sequence[Token], known: Names
 ) -> pd.DataFrame:
     runs = in_order(relations.run_rows(db))
     frame = _frame(db, runs, columns, known)
-    extra = _run_attributes(frame, runs, mentioned, db, {})
+    hint = "mention one of them only, or read them from `logs`, by value_name"
+    _check_case(frame, _columns_in(found), known, "", hint)
+    extra = _run_attributes(frame, runs, mentions(found, RELATIONS), db, {})
     return pd.concat([frame, extra], axis=1)
 
 
@@ -311,8 +375,8 @@ def _near(name: str, known: Iterable[str]) -> list[str]:
     return [spelled[each] for each in near]
 
 
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(repr(name) for name in names)
+def _either(names: Sequence[str], word: str = "or") -> str:
+    return f" {word} ".join(repr(name) for name in names)
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:

@@ -19,6 +19,7 @@ import pandas as pd
 from flor.store.arrays import Array, masked, strings
 from flor.store.database import Database
 from flor.store.frames import RunRow
+from flor.store.iterations import check_iterations
 from flor.store.schema import CTX_STRIDE
 
 RUNS = {
@@ -161,6 +162,7 @@ def loops(db: Database) -> pd.DataFrame:
     )
     numbers = np.array([row[:4] for row in instances], np.int64).reshape(-1, 4)
     loop_pk, parent_pk, parent_iteration, entries = numbers.T
+    check_iterations(int(entries.sum()))
     at = np.repeat(np.arange(len(instances)), entries)
     iteration = np.arange(len(at)) - np.repeat(np.cumsum(entries) - entries, entries)
     ctx = loop_pk[at] * CTX_STRIDE + iteration

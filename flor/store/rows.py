@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
 
-from flor.model import DataFile, Run, Status, Version
+from flor.model import DataFile, Kind, LeftOut, Run, Status, Version
 from flor.store import cells, fields
 from flor.store.database import Database, Row
 from flor.store.journals import Chunk
@@ -22,6 +22,7 @@ from flor.store.records import are_sound, by_site, sound
 from flor.store.statements import LOOP_COLUMNS, RECORD_COLUMNS, RUN_COLUMNS, UPSERTS
 
 FEW = 1000  # records; more are taken in bulk, site by site
+MAX_LOOPS = 64  # around a record; deeper loops and what was logged in them are bad lines
 FILE_STRIDE = 2**40  # seq = file_no * FILE_STRIDE + the record's number in its file
 
 SITE_FIELDS = ("name", "file", "line", "func", "arg", "source")
@@ -80,6 +81,7 @@ class RunRows:
         self._rows: dict[str, list[Row]] = {}
         self._loop_rows: list[list[Any]] = []
         self._next_loop = 0
+        self._too_deep = 0  # values among those that were written last
         sql = f"select {', '.join(RUN_COLUMNS)} from runs where run_id = ?"  # noqa: S608 - our names
         found = db.execute(sql, (run_id,))
         self.is_new = not found
@@ -208,6 +210,8 @@ class RunRows:
         if loop in file.loops:
             raise ValueError(f"loop {loop} begins twice")
         parent_pk = file.loops[parent]
+        if len(self._paths[parent_pk]) >= MAX_LOOPS:
+            raise ValueError(f"more than {MAX_LOOPS} loops inside each other")
         iteration = fields.iteration(item["iteration"]) if parent else file.iteration
         name, started = fields.text(item["name"]), self._at(item)
         length = fields.maybe(fields.integer, item.get("len"))
@@ -263,7 +267,7 @@ class RunRows:
             fields.maybe(fields.text, version.user_commit),
             bool(version.user_dirty),
             bool(version.partial),
-            cells.to_json([left_out.to_json() for left_out in version.left_out]),
+            cells.to_json([_left_out(item) for item in version.left_out]),
         )
         self.run |= {"commit_id": commit, "version_id": self._version_id(row)}
 
@@ -288,7 +292,7 @@ class RunRows:
         found = {k: v for k, v in item.items() if k != "t"}
         if item["t"] == "seeds":
             found = {"seeds": found}
-        self.run["environment"] = cells.to_json(environment | found)
+        self.run["environment"] = fields.json_text(environment | found)
 
     def _data(self, file: JournalFile, item: dict[str, Any]) -> None:
         data = DataFile.from_json({k: v for k, v in item.items() if k != "t"})
@@ -375,7 +379,11 @@ class RunRows:
             rows = chain.from_iterable(groups)
         self._db.insert("records", RECORD_COLUMNS, rows)
         self.records += len(values)
-        return len(records) - len(values)
+        return len(records) - len(values) + self._take_too_deep()
+
+    def _take_too_deep(self) -> int:
+        count, self._too_deep = self._too_deep, 0
+        return count
 
     def _few(
         self, file: JournalFile, sites: Sequence[int], columns: tuple[Sequence[Any], ...]
@@ -387,7 +395,10 @@ class RunRows:
             site_pk, loop_pk = file.sites[site], file.loops[loop]
             name, is_arg = described[site_pk]
             counts[name, paths[loop_pk], is_arg] += 1
-            yield run_pk, site_pk, 0, seq, loop_pk, iteration, *cells.cell(value)
+            kind, num, txt = cells.cell(value)
+            if kind == Kind.TEXT and not cells.is_text(value):
+                self._too_deep += 1
+            yield run_pk, site_pk, 0, seq, loop_pk, iteration, kind, num, txt
 
     def _group(
         self,
@@ -402,6 +413,7 @@ class RunRows:
         for loop, count in Counter(loops).items():
             self._counts[name, self._paths[file.loops[loop]], is_arg] += count
         kinds, nums, texts = cells.columns(values)
+        self._too_deep += cells.too_deep(values, kinds)
         return zip(  # as long as seqs; some of the others repeat for ever
             repeat(self.run_pk),
             repeat(site_pk),
@@ -508,6 +520,14 @@ HANDLERS: dict[str, Callable[[RunRows, JournalFile, dict[str, Any]], None]] = {
 def path_text(path: tuple[str, ...]) -> str:
     """A path as the `names` table has it."""
     return cells.to_json(path)
+
+
+def _left_out(item: LeftOut) -> dict[str, Any]:
+    return {
+        "path": fields.text(item.path),
+        "size_bytes": fields.integer(item.size_bytes),
+        "reason": fields.text(item.reason),
+    }
 
 
 def _unknown_run(run_pk: int, run_id: str, origin: str) -> dict[str, Any]:

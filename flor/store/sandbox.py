@@ -2,6 +2,7 @@
 
 No files, no network, no extensions, no Python variables; settings cannot be changed. `NaN` counts
 as null, lists, dicts and mixtures are JSON or plain text, a stored object is its description.
+Half a surrogate pair, and a NUL, is written as an escape.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pandas as pd
 
 from flor.errors import QueryError
 from flor.store.arrays import EXACT, masked, strings
+from flor.store.cells import clean, is_plain
 
 
 def check_statement(query: str) -> None:
@@ -103,21 +105,31 @@ def _whole_numbers(frame: pd.DataFrame, types: Sequence[str]) -> pd.DataFrame:
 def for_sql(frame: pd.DataFrame, mentioned: Collection[str]) -> pd.DataFrame:
     """A copy that DuckDB understands: no Python objects, no two names that differ in case only.
 
+    The second of such names gets a number (`loss_2`); whoever mentions one was refused before.
     With `mentioned` (in lower case), columns of objects that are not mentioned are left out.
     """
     columns: dict[str, Any] = {}
     seen: set[str] = set()
+    taken = {name.lower() for name in frame.columns}
     for name in frame.columns:
         values = frame[name]
-        if name.lower() in seen:
-            continue
+        shown = name if name.lower() not in seen else _numbered(name, taken)
         seen.add(name.lower())
         if values.dtype == object or isinstance(values.dtype, pd.StringDtype):
             if values.dtype == object and mentioned and name.lower() not in mentioned:
                 continue
             values = _plain(values)
-        columns[name] = values
+        columns[shown] = values
     return pd.DataFrame(columns, index=frame.index)
+
+
+def _numbered(name: str, taken: set[str]) -> str:
+    """A name like this one that no other column has; `taken` grows by it."""
+    number = 2
+    while f"{name}_{number}".lower() in taken:
+        number += 1
+    taken.add(f"{name}_{number}".lower())
+    return f"{name}_{number}"
 
 
 def _plain(values: pd.Series[Any]) -> Any:
@@ -129,10 +141,8 @@ def _plain(values: pd.Series[Any]) -> Any:
         items = [_text(item) for item in items]
     else:
         items = [item if isinstance(item, str) else None for item in items]
-    try:
-        "\n".join(item for item in items if item is not None).encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        items = [item and item.encode("utf-8", "backslashreplace").decode() for item in items]
+    if not is_plain("\n".join(item for item in items if item is not None)):
+        items = [item and clean(item) for item in items]
     return strings(items)
 
 

@@ -2,6 +2,7 @@
 
 Version history
   1  first
+  2  an index of runs by status
 
 The database is a cache of the journals. An older SQLite file is therefore emptied and filled
 again when no migration leads from it; an older PostgreSQL database, which others share, is only
@@ -17,9 +18,9 @@ from typing import Any, ClassVar, Protocol
 
 from flor.errors import SchemaTooNew, StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-MIGRATIONS: dict[int, str] = {}
+MIGRATIONS: dict[int, str] = {2: "create index runs_status on runs (status, ended);\n"}
 """Version → the statements that lead to it from the version before. Same marks as in DDL."""
 
 COUNTERS = ("run", "site", "loop", "version")
@@ -87,6 +88,7 @@ create table runs (
 );
 create index runs_closed on runs (closed, run_id);
 create index runs_project on runs (projid, tstamp);
+create index runs_status on runs (status, ended);
 
 -- How far each journal file of a run was read. File 0 is the main process.
 create table journals (
