@@ -83,7 +83,9 @@ def _tool_table(path: Path) -> dict[str, Any]:
             return {}
     except OSError:
         return {}
-    table: dict[str, Any] = _parse(path).get("tool", {}).get("flor", {})
+    table = _parse(path).get("tool", {}).get("flor", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: tool.flor = {table!r} is not a table; write [tool.flor]")
     return table
 
 

@@ -26,6 +26,7 @@ def db(settings: Settings, journal: Callable[..., JournalWriter]) -> Iterator[Da
     one.lines({"t": "value", "loop": 2, "iteration": 0, "value": "a"})
     one.loop_end(2, 2)
     one.loop(3, "step", 1, 0)
+    one.lines({"t": "value", "loop": 3, "iteration": 0, "value": "a"})
     one.loop_end(3, 3)
     one.loop_end(1, 2)
     one.loop(4, "step")
@@ -59,3 +60,21 @@ def test_as_many_as_a_table_may_have() -> None:
     check_iterations(100_000_000)
     with pytest.raises(QueryError, match="100,000,001 iterations"):
         check_iterations(100_000_001)
+
+
+def test_executions_that_yielded_different_things_are_apart(settings, journal):
+    # shard 0 ("a")     shard 0 ("b")     shard 0
+    one = journal()
+    for number, label in ((1, "a"), (2, "b"), (3, None)):
+        one.loop(number, "shard")
+        if label:
+            one.lines({"t": "value", "loop": number, "iteration": 0, "value": label})
+        one.loop_end(number, 1)
+    one.end()
+    with open_database(settings) as found:
+        ingest(settings, found)
+        columns = read_iterations(found, [1], ["shard"])[1]["shard"]
+    labels = [
+        column.labels[0].tolist() if column.labels[0] is not None else None for column in columns
+    ]
+    assert labels == [["a"], ["b"], None]

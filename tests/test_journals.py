@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flor.claim import is_alive
 from flor.store import journals
-from flor.store.journals import Unpacked, chunks, is_alive, parse, started_at
+from flor.store.journals import Unpacked, chunks, parse, started_at
 
 PAST = datetime(2020, 1, 1)
 JSON = st.recursive(

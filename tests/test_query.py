@@ -355,6 +355,7 @@ def test_only_a_loops_name_gives_its_iterations(settings, journal):
     one.loop_end(3, 1)
     one.loop_end(1, 2)
     one.loop(4, "epoch")
+    one.lines({"t": "value", "loop": 4, "iteration": 0, "value": "warm"})
     one.loop_end(4, 2)
     one.end()
     journal(SECOND, tstamp="2026-11-18T19:04:00.000000Z").end()

@@ -116,17 +116,19 @@ def app() -> None:
 
 
 @app.command()
-@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("-n", "--limit", type=click.IntRange(1), help="Runs listed [20; with --json: all].")
 @click.option("--all", "everything", is_flag=True, help="All runs, however many.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, all runs.")
-def runs(limit: int, everything: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def runs(limit: int | None, everything: bool, as_json: bool) -> None:
     """List the newest runs with their arguments and newest values.
 
     The oldest of them comes first, the newest last. A run in progress took what it took so far.
     """
     from flor.cli import listing
 
-    listing.runs(_settings(), None if everything or as_json else limit, as_json=as_json)
+    if limit is None and not everything and not as_json:
+        limit = 20
+    listing.runs(_settings(), None if everything else limit, as_json=as_json)
 
 
 @app.command(

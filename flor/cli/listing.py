@@ -172,6 +172,7 @@ def _print_values(title: str, values: list[catalog.Metric]) -> None:
 
 
 def _print_metrics(project: Project, run: catalog.RunRow, metrics: list[catalog.Metric]) -> None:
+    from flor.store.columns import loop_name
     from flor.store.packs import read_columns
 
     if not metrics:
@@ -183,7 +184,7 @@ def _print_metrics(project: Project, run: catalog.RunRow, metrics: list[catalog.
             numbers = [_number(x) for x in column.values if _is_number(x)]
             finite = [x for x in numbers if math.isfinite(x)]
             table.add_row(
-                styled("/".join((*column.path, metric.name))),
+                styled("/".join((*map(loop_name, column.path), metric.name))),
                 f"{len(column.values):,}",
                 styled(_short(column.values[0])),
                 styled(_short(column.values[-1])),

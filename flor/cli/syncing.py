@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from flor.cli.terminal import echo
 from flor.git import open_repository
 from flor.record.publish import publish_dead
-from flor.store.catalog import known_ids
-from flor.store.ingest import ingest_branch
+from flor.store.catalog import count_runs
 from flor.store.project import opened
 
 if TYPE_CHECKING:
@@ -22,10 +21,8 @@ def sync(settings: Settings, remote: str | None, *, push: bool, full: bool) -> N
         echo(f"put {_runs(len(late))} on the branch that ended without doing so")
     report = repository.sync(remote, push=push)
     with opened(settings, full=full) as project:
-        before = known_ids(project.db)
-        ingest_branch(project.db, repository.journals(before))
-        added = known_ids(project.db) - before
-        echo(f"read {_runs(len(added))} of other clones; {_runs(len(before | added))} in all")
+        total = count_runs(project.db)
+        echo(f"read {_runs(project.shared)} of other clones; {_runs(total)} in all")
     if report.merged:
         echo("the branch had grown here and there; both sides are joined now")
     if report.pushed:

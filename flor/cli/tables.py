@@ -121,8 +121,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _json_value(value: Any, missing: Any) -> Any:
-    if isinstance(value, (list, dict)):
-        return value
+    if isinstance(value, dict):
+        return {key: _json_value(item, _is_missing(item)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json_value(item, _is_missing(item)) for item in value]
     if missing is True or bool(missing):
         return None
     if hasattr(value, "item"):

@@ -97,12 +97,19 @@ class Repository:
                 level=0,  # the journal is compressed already
             )
 
-    def journals(self, known: Container[str] = ()) -> Iterator[tuple[str, bytes]]:
+    def journals(
+        self, known: Container[str] = (), after: Sequence[str] = ()
+    ) -> Iterator[tuple[str, bytes]]:
         """(run id, compressed journal) of the runs that the local and the remotes' branches hold.
 
-        Each run comes once, newest first; those in `known` are passed over.
+        Each run comes once, newest first; those in `known`, and those that earlier `tips` led to,
+        are passed over.
         """
-        return sharing.journals(self._git(), self.branch, known)
+        return sharing.journals(self._git(), self.branch, known, after)
+
+    def tips(self) -> list[str]:
+        """The newest commits of those branches; the same as long as nothing came."""
+        return sharing.branch_tips(self._git(), self.branch)
 
     def files(self, commit: str) -> dict[str, str]:
         """Blob id of each path of a version."""

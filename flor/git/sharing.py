@@ -30,11 +30,16 @@ def journal_path(run_id: str) -> str:
     return f".flor/runs/{run_id}.jsonl.gz"
 
 
-def journals(git: Git, branch: str, known: Container[str]) -> Iterator[tuple[str, bytes]]:
-    """(run id, compressed journal) of all runs that the branches hold and that are not `known`."""
+def journals(
+    git: Git, branch: str, known: Container[str], after: Sequence[str] = ()
+) -> Iterator[tuple[str, bytes]]:
+    """(run id, compressed journal) of all runs that the branches hold and that are not `known`.
+
+    What the commits `after` lead to is passed over.
+    """
     wanted = {
         run_id: f"{commit}:{journal_path(run_id)}"
-        for commit, run_id in _run_commits(git, branch)
+        for commit, run_id in _run_commits(git, branch, after)
         if run_id not in known
     }
     if not wanted:
@@ -46,8 +51,8 @@ def journals(git: Git, branch: str, known: Container[str]) -> Iterator[tuple[str
                 yield run_id, blob.data
 
 
-def _run_commits(git: Git, branch: str) -> Iterator[tuple[str, str]]:
-    """(commit, run id), newest first. A name that could lead out of a folder is passed over."""
+def branch_tips(git: Git, branch: str) -> list[str]:
+    """The newest commits of the local and the remotes' branches."""
     places = ("refs/heads", "refs/remotes/*")
     patterns = [f"{place}/{name}" for place in places for name in candidates(branch)]
     refs = git.run("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
@@ -57,13 +62,20 @@ def _run_commits(git: Git, branch: str) -> Iterator[tuple[str, str]]:
         oid, _, ref = line.partition(b" ")
         depth = 3 if ref.startswith(b"refs/remotes/") else 2
         if ref.split(b"/", depth)[-1] in names:  # not `flor/x`, which the pattern finds too
-            tips.append(oid)
+            tips.append(oid.decode())
+    return sorted(set(tips))
+
+
+def _run_commits(git: Git, branch: str, after: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(commit, run id), newest first. A name that could lead out of a folder is passed over."""
+    tips = branch_tips(git, branch)
     if not tips:
         return
     logged = git.run(
         *("log", "-z", "--stdin", "--no-show-signature", "--no-notes", "--encoding=UTF-8"),
         *("--basic-regexp", "--grep=^Flor-Run: ", "--format=%H%n%B"),
-        data=b"\n".join(tips) + b"\n",
+        "--ignore-missing",
+        data="\n".join([*tips, *(f"^{oid}" for oid in after)]).encode() + b"\n",
     )
     for commit in logged.split(b"\0"):
         oid, _, text = commit.partition(b"\n")

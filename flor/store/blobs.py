@@ -28,7 +28,7 @@ from flor.model import Kind, StoredValue
 from flor.store import cells
 from flor.store.columns import Array, Column, Path, make, no_dims
 
-FORMAT = 2
+FORMAT = 3
 
 _PREFIX = struct.Struct("<4sIQII")  # the last one is 0: the arrays begin at a multiple of 8
 _MAGIC = b"FLP2"

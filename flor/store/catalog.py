@@ -229,8 +229,3 @@ def _ids(db: Database) -> list[str]:
     else:
         rows = db.execute("select run_id from runs where projid = ?", (db.scope,))
     return [row[0] for row in rows]
-
-
-def known_ids(db: Database) -> set[str]:
-    """The ids of all runs in the database."""
-    return {row[0] for row in db.execute("select run_id from runs")}

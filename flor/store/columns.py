@@ -18,6 +18,7 @@ Path = tuple[str, ...]
 
 FEW = 4000  # rows; below it grouping in Python is faster than sorting arrays
 CTX_STRIDE = 2**31
+VARIANT = "\0"  # no name has one in the database
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,46 @@ def no_dims(count: int) -> Array:
     return found
 
 
-def loops_from_rows(rows: Sequence[tuple[int, str, int, int]]) -> dict[int, Loop]:
-    """(loop_pk, name, parent_pk, parent_iteration), parents first → loops, the top level too."""
+def loops_from_rows(
+    rows: Sequence[tuple[int, str, int, int]], labels: Mapping[int, Mapping[int, Any]]
+) -> dict[int, Loop]:
+    """(loop_pk, name, parent_pk, parent_iteration), parents first → loops, the top level too.
+
+    Executions of one loop in one place share their path, and so the rows of a table, unless the
+    same iteration yielded different things: `for shard in ["a", "b"]`, then `["c", "d"]`. Those
+    have paths of their own, which differ in what `loop_name` takes off.
+    """
     loops = {0: TOP}
+    earlier: dict[tuple[int, int, str], list[int]] = {}
     for loop_pk, name, parent_pk, iteration in rows:
         parent = loops[parent_pk]
         prefix = (*parent.prefix, iteration) if parent_pk else ()
-        loops[loop_pk] = Loop((*parent.path, name), (*parent.chain, loop_pk), prefix)
+        variant = 0
+        if labels:
+            siblings = earlier.setdefault((parent_pk, iteration, name), [])
+            agreeing = (n for n, other in enumerate(siblings) if _agree(labels, loop_pk, other))
+            variant = next(agreeing, len(siblings))
+            if variant == len(siblings):
+                siblings.append(loop_pk)
+        level = f"{name}{VARIANT}{variant}" if variant else name
+        loops[loop_pk] = Loop((*parent.path, level), (*parent.chain, loop_pk), prefix)
     return loops
+
+
+def loop_name(level: str) -> str:
+    """The loop's name, of a level of a path."""
+    return level.partition(VARIANT)[0]
+
+
+def _agree(labels: Mapping[int, Mapping[int, Any]], one: int, other: int) -> bool:
+    """Whether two executions of a loop yielded the same, as far as is known.
+
+    Only iterations that logged something have a label; an execution without any yielded numbers.
+    """
+    left, right = labels.get(one), labels.get(other)
+    if left is None or right is None:
+        return left is right
+    return all(left[i] == right[i] for i in left.keys() & right.keys())
 
 
 def columns_from_rows(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flor.store.arrays import Array, Bools, Ints
+from flor.store.columns import loop_name
 
 Path = tuple[str, ...]
 
@@ -131,7 +132,7 @@ def _union(parts: list[Ints]) -> Ints:
 def dimension_names(path: Path) -> Path:
     """The dimension of each level; a loop inside a loop of the same name is `<loop>_2`."""
     dims: list[str] = []
-    for loop in path:
+    for loop in map(loop_name, path):
         dim = f"{loop}_loop" if loop in RUN_DIMENSIONS or loop == NTH else loop
         level = 2
         while dim in dims:

@@ -12,6 +12,7 @@ import fcntl
 import json
 import re
 import sqlite3
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -95,11 +96,23 @@ class SQLite(Database):
                 "cache_size = -65536",
                 "mmap_size = 1073741824",
             ):
-                self._connection.execute(f"pragma {pragma}")
+                self._set(pragma)
             self._connection.execute("select count(*) from sqlite_master").fetchone()
         except BaseException:
             self._connection.close()
             raise
+
+    def _set(self, pragma: str) -> None:
+        """Going over to WAL does not wait for another process that does so, as statements do."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute(f"pragma {pragma}")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
         bound = [json.dumps(item) if isinstance(item, list) else item for item in params]
@@ -220,8 +233,11 @@ class PostgreSQL(Database):
             raise StoreError(f"{self.place}: {str(error).strip()}") from error
 
 
-def open_database(settings: Settings) -> Database:
-    """The project's database, made on first use, with the schema of this flor."""
+def open_database(settings: Settings, *, in_memory: bool = False) -> Database:
+    """The project's database, made on first use, with the schema of this flor.
+
+    With `in_memory`, an empty one that leaves no trace.
+    """
     if settings.database.startswith(("postgres://", "postgresql://")):
         db: Database = PostgreSQL(settings.database, settings.projid)
     elif settings.database:
@@ -230,7 +246,7 @@ def open_database(settings: Settings) -> Database:
             "nothing for the SQLite file in .flor/"
         )
     else:
-        db = _open_sqlite(settings.sqlite_path)
+        db = SQLite(None) if in_memory else _open_sqlite(settings.sqlite_path)
     try:
         schema.prepare(db)
     except BaseException:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from flor.claim import is_alive
 from flor.config import Settings
 from flor.model import Status
 from flor.store import fields, journals
@@ -176,9 +177,7 @@ def _read_folder(db: Database, known: Known, folder: Path, projid: str) -> Inges
         rows = RunRows(db, known, run_id, "local")
         written = _read_on(rows, opened)
         began = _began(rows, written)
-        alive = rows.end is None and journals.is_alive(
-            folder, rows.run["host"], rows.run["pid"], began
-        )
+        alive = rows.end is None and is_alive(folder, rows.run["host"], rows.run["pid"], began)
         if rows.end is None and not alive:
             written = _read_on(rows, opened)  # what it wrote before it ended, after we had read
     return _close(db, rows, projid, began, alive, (written - began).total_seconds())

@@ -15,6 +15,7 @@ from flor.store.columns import (
     Path,
     labels_from_rows,
     level_labels,
+    loop_name,
     loops_from_rows,
     make,
 )
@@ -66,8 +67,8 @@ def read_iterations(db: Database, run_pks: Sequence[int], names: Sequence[str]) 
     found: Columns = {}
     for run_pk, rows in loops.items():
         columns: dict[str, list[Column]] = {}
-        for path, stretches in _stretches(loops_from_rows(rows), entries[run_pk]).items():
-            columns.setdefault(path[-1], []).append(_column(path, stretches, labels))
+        for path, stretches in _stretches(loops_from_rows(rows, labels), entries[run_pk]).items():
+            columns.setdefault(loop_name(path[-1]), []).append(_column(path, stretches, labels))
         found[run_pk] = columns
     return found
 

@@ -5,17 +5,13 @@ Nothing here knows of the database, and no content of a file raises.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
-import socket
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -188,38 +184,3 @@ def started_at(run_id: str) -> datetime | None:
         return datetime.strptime(match[1], "%Y%m%d-%H%M%S") if match else None
     except ValueError:
         return None
-
-
-def is_alive(folder: Path, host: str, pid: int, began: datetime) -> bool:
-    """Whether the process of a run without an `end` still runs.
-
-    `began` is naive UTC. The claim on a run of this process is not looked at: closing the file
-    would drop the lock.
-    """
-    if pid == os.getpid() and host == socket.gethostname() and began >= _process_start():
-        return True
-    path = folder / "alive"
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return True
-        return time.time() - path.stat().st_mtime < 3600  # this file system knows no locks
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _process_start() -> datetime:
-    """When this process began, a minute early; process ids come back, in containers at once."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
-        return datetime.min
-    start = datetime.fromtimestamp(time.time() - age - 60, timezone.utc)
-    return start.replace(tzinfo=None)

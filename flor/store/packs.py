@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flor.errors import StoreError
 from flor.store import blobs
@@ -95,16 +96,17 @@ def pack(db: Database, run_pk: int, revision: int) -> None:
 
 def paths_of(db: Database, run_pk: int) -> dict[int, Path]:
     """The path of each loop of a run, by loop_pk; 0 is the top level."""
-    return {loop_pk: loop.path for loop_pk, loop in _loops(db, run_pk).items()}
+    return {loop_pk: loop.path for loop_pk, loop in _loops(db, run_pk, {}).items()}
 
 
-def _loops(db: Database, run_pk: int) -> dict[int, Loop]:
+def _loops(db: Database, run_pk: int, labels: Mapping[int, Mapping[int, Any]]) -> dict[int, Loop]:
     return loops_from_rows(
         db.execute(
             "select loop_pk, name, parent_pk, parent_iteration from loop_instances "
             "where run_pk = ? order by loop_pk",
             (run_pk,),
-        )
+        ),
+        labels,
     )
 
 
@@ -171,13 +173,15 @@ def _read_rows(db: Database, run_pk: int, wanted: frozenset[str] | None) -> RunC
         )
     if not rows:
         return {}
-    labels = db.execute(
-        "select v.loop_pk, v.iteration, v.value from loop_instances i "
-        "join loop_values v on v.loop_pk = i.loop_pk where i.run_pk = ?",
-        (run_pk,),
+    labels = labels_from_rows(
+        db.execute(
+            "select v.loop_pk, v.iteration, v.value from loop_instances i "
+            "join loop_values v on v.loop_pk = i.loop_pk where i.run_pk = ?",
+            (run_pk,),
+        )
     )
     sites = {site_pk: Site(name, bool(is_arg)) for site_pk, name, is_arg in site_rows}
-    return columns_from_rows(rows, sites, _loops(db, run_pk), labels_from_rows(labels))
+    return columns_from_rows(rows, sites, _loops(db, run_pk, labels), labels)
 
 
 def _write(db: Database, run_pk: int, revision: int, columns: RunColumns) -> None:

@@ -169,3 +169,28 @@ def test_help_names_every_command(project: Project) -> None:
         assert f"  {command}" in text
         assert "Usage: flor" in project.flor(command, "--help")
     assert "_FLOR_COMPLETE" in project.flor("completion", "bash")
+
+
+def test_the_branch_is_read_without_being_asked(trained: Project, tmp_path: Path) -> None:
+    """A clone shows what the branch holds; without a database too."""
+    clone = Project(tmp_path / "clone", trained.env)
+    subprocess.run(["git", "clone", "-q", str(trained.root), str(clone.root)], check=True)
+    assert len(clone.runs()) == 3
+    for path in (clone.root / ".flor").glob("flor.db*"):
+        path.unlink()
+    assert len(clone.runs()) == 3
+    assert len(clone.frame("loss")) == 18
+
+
+def test_questions_leave_no_trace_where_nothing_was_recorded(folder: Project) -> None:
+    for words in (["runs"], ["dataframe"], ["sql", "select * from runs"], ["doctor"]):
+        folder.python("-m", "flor", *words, code=1 if words == ["doctor"] else 0)
+    assert list(folder.root.iterdir()) == []
+
+
+def test_json_is_strict(project: Project) -> None:
+    project.write("train.py", "import flor\nflor.log('d', {'a': float('nan'), 'b': [1, None]})\n")
+    project.python("train.py")
+    text = project.flor("dataframe", "d", "--json")
+    (row,) = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert row["d"] == {"a": None, "b": [1, None]}

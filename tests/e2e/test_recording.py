@@ -808,3 +808,37 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     )
     project.python("train.py")
     assert sorted(row["x"] for row in project.frame("x")) == list(range(12000))
+
+
+def test_a_loop_that_yields_something_else_the_second_time(project: Project) -> None:
+    """What stands beside a value is what its own loop yielded."""
+    project.write(
+        "train.py",
+        """
+import flor
+for ds in flor.loop("ds", ["a", "b"]):
+    flor.log("m", ds + "1")
+for ds in flor.loop("ds", ["c", "d"]):
+    flor.log("m", ds + "2")
+    flor.log("n", ds)
+for epoch in flor.loop("epoch", range(2)):
+    flor.log("e", epoch)
+for epoch in flor.loop("epoch", range(2, 4)):
+    flor.log("e", epoch)
+""",
+    )
+    project.python("train.py")
+    rows = project.frame("m", "n")
+    found = [(row["ds"], row["ds_value"], row["m"], row["n"]) for row in rows]
+    assert sorted(found, key=str) == [
+        (0, "a", "a1", None),
+        (0, "c", "c2", "c"),
+        (1, "b", "b1", None),
+        (1, "d", "d2", "d"),
+    ]
+    assert sorted((row["epoch_value"], row["e"]) for row in project.frame("e")) == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
