@@ -230,7 +230,7 @@ def _series(found: _Found, axes: list[Axis]) -> _Series:
         if not path and found.items:
             values = [from_items(found.items), *values]
             run = np.concatenate([np.array(found.run, np.int64), run])
-        dims = np.empty((len(run), 0), np.int64)
+        dims: Ints = np.empty((len(run), 0), np.int64)
         if path:
             dims = np.concatenate([column.dims for _, column in members])
         series.offset[path] = sum(map(len, pieces))
@@ -354,7 +354,8 @@ def _order(groups: Sequence[_Rows], dims: Sequence[str]) -> Ints | None:
 
 def _packed(keys: Sequence[Ints]) -> Ints | None:
     """Several sort keys as one number, most significant first; None: they do not fit."""
-    packed, room = np.zeros(len(keys[0]), np.int64), 1
+    packed: Ints = np.zeros(len(keys[0]), np.int64)
+    room = 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
         room *= high - low + 1
