@@ -42,7 +42,7 @@ def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path) -> None:
     assert "training goes on" in warnings[0]
     journal.close()
     lines = (tmp_path / "journal").read_bytes().split(b"\n")
-    assert lines == [b"line 0", b"lin", *(b"line %d" % n for n in range(1, 5)), b""]
+    assert lines == [b"line 0", b"lin?", *(b"line %d" % n for n in range(1, 5)), b""]
     assert len(warnings) == 1
 
 
@@ -88,3 +88,18 @@ def test_descriptors_are_out_of_the_way(tmp_path: Path) -> None:
     assert not os.get_inheritable(journal.fd)
     journal.close()
     claim.release()
+
+
+def test_a_line_that_lacks_only_its_end_is_not_a_record_twice(tmp_path: Path) -> None:
+    """7 of the 8 bytes fit: `[1,0,0]` without its newline."""
+    journal = Journal(tmp_path / "journal", lambda text: None)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7, before[1]))
+    try:
+        journal.write(b"[1,0,0]\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    journal.close()
+    assert (tmp_path / "journal").read_bytes() == b"[1,0,0]?\n[1,0,0]\n"

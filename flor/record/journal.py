@@ -19,6 +19,7 @@ from flor.claim import moved_up
 
 BACKLOG_BYTES = 16 * 1024 * 1024
 RETRY_SECONDS = 5.0
+TORN_END = b"?\n"  # makes sure that half a line is no record by itself, nor part of the next
 
 
 class Journal:
@@ -29,6 +30,7 @@ class Journal:
         self._warn = warn
         self._slow = threading.RLock()  # a signal handler may log in the middle of a slow write
         self._busy = False
+        self._torn = False  # the file ends in half a line, which is written again as a whole
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._lost = 0
@@ -52,8 +54,8 @@ class Journal:
                 self._refused(line, error)
                 return
             if written != len(line):
-                # The disk filled up in mid-line. The newline ends the torn line, once it fits.
-                self._refused(b"\n" + line, OSError(f"{written} of {len(line)} bytes fitted"))
+                self._torn = True  # the disk filled up in mid-line
+                self._refused(line, OSError(f"{written} of {len(line)} bytes fitted"))
 
         return write
 
@@ -127,7 +129,12 @@ class Journal:
     def _write_waiting(self) -> None:
         """One write of all that waits; lines that come meanwhile stay behind them."""
         count = len(self._waiting)
-        block = b"".join(self._waiting)
+        if self._torn:
+            self._torn = False
+            self._waiting.insert(0, TORN_END)
+            self._waiting_bytes += len(TORN_END)
+            count += 1
+        block = b"".join(self._waiting[:count])
         try:
             written = os.write(self.fd, block)
         except OSError:

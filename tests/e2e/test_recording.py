@@ -790,16 +790,16 @@ def test_a_disk_that_fills_up_while_threads_log(project: Project) -> None:
         """
 import flor, resource, signal, threading
 import flor.record.journal
-flor.record.journal.RETRY_SECONDS = 0.001
+flor.record.journal.RETRY_SECONDS = 0.05
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 flor.log("start", 1)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 def work(k):
     for i in range(3000):
         flor.log("x", k * 3000 + i)
-        if i % 500 == 250:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20000 + 30 * i * k, hard))
-        if i % 500 == 0:
+        if k == 0 and i % 500 == 250:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000 + 60 * i, hard))
+        if k == 0 and i % 500 == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
