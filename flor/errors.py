@@ -4,6 +4,7 @@ FlorError
 ├── ConfigError            a setting that cannot be read or makes no sense
 ├── ArgumentError          a `--kwargs` value that does not fit its `flor.arg`
 ├── GitError               git failed, or is missing
+│   └── NoRepository       there is none, and flor has not made one yet
 ├── StoreError             the database cannot be read or written
 │   └── SchemaTooNew       the database was written by a newer flor
 ├── QueryError             a `where` clause or a SQL query that cannot run
@@ -28,6 +29,10 @@ class ArgumentError(FlorError, ValueError):
 
 class GitError(FlorError):
     """git failed, or is missing."""
+
+
+class NoRepository(GitError):
+    """The project is in no git repository, and flor has not made one for it yet."""
 
 
 class StoreError(FlorError):

@@ -179,7 +179,8 @@ class Active(Recorded):
         super().__init__(recording.recorder)
         self._recording = recording
         self.settings = recording.settings
-        self._cells_before = len(_typed_cells())
+        # The cell that is running is listed already.
+        self._first_cell = max(len(_typed_cells()) - 1, 0)
 
     def data(self, path: str) -> None:
         self._recording.declare(path)
@@ -194,9 +195,9 @@ class Active(Recorded):
 
             for name in unread(given, _args_read):
                 self._recording.warn(_unread_message(name))
-        cells = _typed_cells()[self._cells_before :]
+        cells = _typed_cells()
         if cells:
-            self._recording.cells(cells)
+            self._recording.cells(cells, self._first_cell)
         os.environ.pop("FLOR_PARENT", None)
         self._recording.finish(ending, share=share)
         return self._recording.run.run_id

@@ -18,7 +18,7 @@ import click
 
 from flor.claim import is_dead
 from flor.cli.terminal import clean
-from flor.errors import FlorError
+from flor.errors import FlorError, NoRepository
 
 if TYPE_CHECKING:
     from flor.config import Settings
@@ -71,7 +71,13 @@ def _git(settings: Settings) -> Iterator[Finding]:
         return
     version = subprocess.run(["git", "--version"], capture_output=True, text=True, check=False)
     yield Finding("git", "ok", version.stdout.strip())
-    repository = open_repository(settings.root, settings.flor_dir, settings.branch, create=False)
+    try:
+        repository = open_repository(
+            settings.root, settings.flor_dir, settings.branch, create=False
+        )
+    except NoRepository:
+        yield Finding("branch", "ok", "no git repository here; the first run makes a private one")
+        return
     kind = "flor's own repository" if repository.private else "the project's repository"
     branch = repository.ref.removeprefix("refs/heads/")
     count = sum(1 for _ in repository.journals())
@@ -152,6 +158,9 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
     with opened(settings) as project:
         db = project.db
+        if db.dialect == "sqlite" and not settings.flor_dir.exists():
+            yield Finding("database", "ok", "none yet; it comes with the first run")
+            return
         yield Finding("database", "ok", f"{db.place}, {count_runs(db):,} runs")
         if db.dialect == "sqlite":
             if db.place != str(settings.sqlite_path):

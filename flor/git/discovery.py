@@ -7,7 +7,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from flor.errors import GitError
+from flor.errors import GitError, NoRepository
 from flor.git import branch as branches
 from flor.git.objects import Format
 from flor.git.process import Deadline, Git
@@ -47,7 +47,7 @@ def open_repository(
     private = Git(root, flor_dir / "repo.git", deadline)
     if not (flor_dir / "repo.git" / "HEAD").is_file():
         if not create:
-            raise GitError(f"{root} is in no git repository and flor has made none for it yet")
+            raise NoRepository(f"{root} is in no git repository and flor has made none for it yet")
         _create(private, flor_dir)
     opened = _open(private, flor_dir, branch)
     assert opened is not None  # it would have raised

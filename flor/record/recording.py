@@ -79,9 +79,9 @@ class Recording:
     def after_fork_in_parent(self) -> None:
         self._data.start()
 
-    def cells(self, sources: list[str]) -> None:
-        """What was typed in a notebook or a REPL: the code that really ran."""
-        self.recorder.emit({"t": "cells", "source": sources})
+    def cells(self, sources: list[str], first: int) -> None:
+        """What was typed in a notebook or a REPL, the run's own from cell `first` on."""
+        self.recorder.emit({"t": "cells", "source": sources, "first": first})
 
     def finish(self, ending: Ending, *, share: bool = True) -> None:
         """Write the end and, unless the process is in a hurry, put the journal on the branch.

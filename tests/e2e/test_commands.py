@@ -184,8 +184,13 @@ def test_the_branch_is_read_without_being_asked(trained: Project, tmp_path: Path
 
 def test_questions_leave_no_trace_where_nothing_was_recorded(folder: Project) -> None:
     for words in (["runs"], ["dataframe"], ["sql", "select * from runs"], ["doctor"]):
-        folder.python("-m", "flor", *words, code=1 if words == ["doctor"] else 0)
+        folder.flor(*words)
     assert list(folder.root.iterdir()) == []
+
+
+def test_doctor_of_a_project_without_runs_is_content(project: Project) -> None:
+    findings = json.loads(project.flor("doctor", "--json"))
+    assert {finding["level"] for finding in findings} == {"ok"}
 
 
 def test_json_is_strict(project: Project) -> None:

@@ -842,3 +842,35 @@ for epoch in flor.loop("epoch", range(2, 4)):
         (2, 2),
         (3, 3),
     ]
+
+
+def test_cells_of_an_interactive_session(project: Project) -> None:
+    """Each commit closes a run; an error in one cell fails none; what was typed is kept."""
+    cells = [
+        "import flor",
+        "lr = flor.arg('lr', 0.5)",
+        "for i in flor.loop('i', range(2)): flor.log('x', lr * i)",
+        "",
+        "1 / 0",
+        "flor.commit()",
+        "flor.log('y', 3)",
+    ]
+    process = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--simple-prompt", "--no-confirm-exit"],
+        cwd=project.root,
+        env={**project.environment, "IPYTHONDIR": str(project.root.parent / "ipython")},
+        input="\n".join(cells) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "ZeroDivisionError" in process.stdout + process.stderr
+    assert [(run["filename"], run["status"]) for run in project.runs()] == [
+        ("session", "finished"),
+        ("session", "finished"),
+    ]
+    assert [row["x"] for row in project.frame("x") if row["i"] is not None] == [0, 0.5]
+    first, second = (project.lines("cells", run)[0] for run in (0, 1))
+    assert first["source"][first["first"]] == "lr = flor.arg('lr', 0.5)"
+    assert second["source"][second["first"]] == "flor.log('y', 3)"
