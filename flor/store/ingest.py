@@ -8,7 +8,6 @@ runs: another process sees all of what was read or none, and waits while it is w
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from flor.claim import is_alive
 from flor.config import Settings
 from flor.model import Status
 from flor.store import fields, journals
+from flor.store.collector import collector_paused
 from flor.store.database import Database
 from flor.store.rows import Known, RunRows, path_text
 
@@ -81,7 +81,7 @@ def ingest(
     report = IngestReport()
     known = Known()
     for batch in _batches(settings.runs_dir, _listed(settings.runs_dir) - closed_runs(db)):
-        with _gc_paused(), db.transaction():
+        with collector_paused(), db.transaction():
             for folder in batch:
                 report += _read_folder(db, known, folder, settings.projid)
     if repository is not None:
@@ -100,7 +100,7 @@ def ingest_branch(
     known = Known()
     present = known_runs(db)
     for batch in _payload_batches(payloads, present):
-        with _gc_paused(), db.transaction():
+        with collector_paused(), db.transaction():
             for run_id, payload in batch:
                 report += _read_payload(db, known, run_id, payload, projid)
     return report
@@ -363,15 +363,3 @@ FORGET = (
     "delete from notes where run_pk = ?",
     "delete from journals where run_pk = ?",
 )
-
-
-@contextlib.contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Millions of short-lived lists make the collector look for cycles that are not there."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -9,14 +9,14 @@ whose bytes are damaged: each carries a checksum.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flor.errors import StoreError
 from flor.store import blobs
+from flor.store.collector import collector_paused
 from flor.store.columns import (
     Column,
     Columns,
@@ -53,7 +53,7 @@ def read_columns(db: Database, run_pks: Sequence[int], names: Sequence[str] | No
     """The columns of runs, all of them or those of some names. Every run has an entry."""
     found: Columns = {run_pk: {} for run_pk in run_pks}
     wanted = None if names is None else frozenset(names)
-    with _gc_paused():
+    with collector_paused():
         packed = _read_packs(db, found, wanted)
         rest = [run_pk for run_pk in found if run_pk not in packed]
         closed = _closed(db, rest)
@@ -203,15 +203,3 @@ def _part(name: str, column: Column) -> str:
     if not column.path and len(column.values) <= TOP_COUNT:
         return TOP
     return SHORT if column.path and len(column.values) <= SHORT_COUNT else f"={name}"
-
-
-@contextlib.contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Columns hold no cycles, and there may be millions for the collector to walk."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -6,9 +6,7 @@ Times are naive and local. Texts that no database would take were escaped when t
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from flor.store.arrays import Array, masked, strings
+from flor.store.collector import collector_paused
 from flor.store.database import Database
 from flor.store.frames import RunRow
 from flor.store.iterations import check_iterations
@@ -230,7 +229,7 @@ def _records(db: Database, with_context: bool, with_value: bool) -> pd.DataFrame
     sql = f"select {', '.join(selected)} from records c"  # noqa: S608 - our own columns
     if db.scope is not None:
         sql += " join runs r on r.run_pk = c.run_pk where r.projid = ?"
-    with _gc_paused():
+    with collector_paused():
         rows = db.execute(sql, () if db.scope is None else (db.scope,))
         parts = iter(zip(*rows, strict=True) if rows else ((),) * len(selected))
         del rows
@@ -279,15 +278,3 @@ _TYPED: dict[str, Callable[[Sequence[Any]], Any]] = {
     "flag": _numbers(np.bool_),
     "real": lambda items: np.array(items, np.float64),
 }
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Millions of rows hold no cycles; the collector would walk them again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
