@@ -125,7 +125,7 @@ def _summary(path: Path) -> Iterator[bytes]:
                 break
             if line.startswith(b"["):
                 site, loop, _ = line[1:].split(b",", 2)
-                if loop == b"0":
+                if loop.strip() == b"0":
                     yield line
                 else:
                     last[site + b"," + loop] = line

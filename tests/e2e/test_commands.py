@@ -199,3 +199,34 @@ def test_json_is_strict(project: Project) -> None:
     text = project.flor("dataframe", "d", "--json")
     (row,) = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     assert row["d"] == {"a": None, "b": [1, None]}
+
+
+def test_a_team_on_postgresql(project: Project, postgres_url: str) -> None:
+    """The same answers from a server; set in the project, or in the environment."""
+    project.write("flor.toml", f'database = "{postgres_url}"\nprojid = "team"\n')
+    project.write("data.csv", "1,2\n")
+    project.write("train.py", TRAIN)
+    project.python("train.py")
+    project.python("train.py", "--kwargs", "lr=0.2")
+    assert len(project.frame("lr", "loss")) == 12
+    assert {run["projid"] for run in project.runs()} == {"team"}
+    query = "select lr, max(acc) as best from frame group by lr order by lr"
+    best = json.loads(project.flor("sql", query, "--json"))
+    assert [row["lr"] for row in best] == [0.1, 0.2]
+    assert not (project.root / ".flor" / "flor.db").exists()
+    assert json.loads(project.flor("sql", query, "--json", FLOR_DATABASE="")) == best
+
+
+def test_a_journal_over_the_limit_is_shared_as_a_summary(project: Project, tmp_path: Path) -> None:
+    project.write(
+        "train.py",
+        "import flor, random\nfor i in flor.loop('i', range(5000)):\n"
+        "    flor.log('x', random.random())\nflor.log('top', 1)\n",
+    )
+    project.python("train.py", FLOR_JOURNAL_LIMIT_MB="0.01")
+    clone = Project(tmp_path / "clone", project.env)
+    subprocess.run(["git", "clone", "-q", str(project.root), str(clone.root)], check=True)
+    assert clone.frame("x")[0]["x"] == project.frame("x")[-1]["x"]
+    assert len(clone.frame("x")) == 1
+    assert clone.frame("top")[0]["top"] == 1
+    assert "summary" in clone.flor("show")
