@@ -114,7 +114,8 @@ def _recording(settings: Settings) -> Iterator[Finding]:
 def _journals(settings: Settings) -> Iterator[Finding]:
     from flor.record.publish import journal_files
 
-    runs = sorted(settings.runs_dir.iterdir()) if settings.runs_dir.is_dir() else []
+    listed = sorted(settings.runs_dir.iterdir()) if settings.runs_dir.is_dir() else []
+    runs = [path for path in listed if path.is_dir()]  # a checked out branch has files there
     size, torn, empty, unreadable = 0, 0, [], []
     for run_dir in runs:
         files = [path for path in journal_files(run_dir) if path.exists()]

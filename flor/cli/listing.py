@@ -151,6 +151,8 @@ def _version_facts(project: Project, run: catalog.RunRow) -> list[tuple[str, str
         return [("version", "none was recorded")]
     base = version.user_commit[:10] if version.user_commit else "no commit yet"
     where = f"{version.user_branch or 'detached HEAD'} at {base}"
+    if version.user_branch is None and version.user_commit is None:
+        where = "no git repository"
     changed = ", with changes" if version.user_dirty else ""
     facts = [("version", f"{version.commit_id[:10]} ({where}{changed})")]
     if version.partial:

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 def sync(settings: Settings, remote: str | None, *, push: bool, full: bool) -> None:
-    repository = open_repository(settings.root, settings.flor_dir, settings.branch)
+    repository = open_repository(
+        settings.root, settings.flor_dir, settings.branch, create=settings.runs_dir.is_dir()
+    )
     late = publish_dead(settings)
     if late:
         echo(f"put {_runs(len(late))} on the branch that ended without doing so")
     report = repository.sync(remote, push=push)
+    for trouble in report.unreachable:
+        echo(f"flor: left out {trouble}", err=True)
     with opened(settings, full=full) as project:
         total = count_runs(project.db)
         echo(f"read {_runs(project.shared)} of other clones; {_runs(total)} in all")

@@ -111,7 +111,8 @@ def parse_listing(listed: bytes) -> list[Ref]:
 def choose(branch: str, refs: Sequence[Ref], heads: frozenset[str]) -> str:
     """The ref that flor writes to: never one that the user made or has checked out.
 
-    Once a fallback exists it stays the choice, even if the first name becomes free.
+    Once a fallback exists it stays the choice, even if the first name becomes free; but where both
+    are flor's, since the first was checked out for a while, it is the first again.
     """
     usable = [name for name in candidates(branch) if not _taken(name, refs, heads)]
     present = {ref.name for ref in refs}
@@ -119,7 +120,7 @@ def choose(branch: str, refs: Sequence[Ref], heads: frozenset[str]) -> str:
     for known in ({name for name in usable if f"refs/heads/{name}" in present}, shared):
         existing = [name for name in usable if name in known]
         if existing:
-            return f"refs/heads/{existing[-1]}"
+            return f"refs/heads/{existing[0]}"
     if not usable:
         raise GitError(f"all branches from {branch!r} on are in use; set another `branch`")
     return f"refs/heads/{usable[0]}"

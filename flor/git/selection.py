@@ -18,8 +18,25 @@ SOURCE_LIKE = CODE | frozenset(
 )
 # The branch is pushed, and what was pushed cannot be called back. In lower case.
 SECRETS = (
-    b".env",
+    b"*.env",
     b".env.*",
+    b".envrc",
+    b".htpasswd",
+    b".vault-token",
+    b"*.kdbx",
+    b"*.ppk",
+    b"*.tfstate",
+    b"*.tfstate.*",
+    b"*_api_key*",
+    b"*api-key*",
+    b"application_default_credentials.json",
+    b"kube.config",
+    b"service-account*.json",
+    b"service_account*.json",
+    b"token",
+    b"token.txt",
+    b"*.token",
+    b".streamlit_secrets*",
     b"*.jks",
     b"*.key",
     b"*.keystore",
@@ -41,6 +58,7 @@ SECRETS = (
     b"kaggle.json",
     b"secrets.*",
 )
+SECRET_FOLDERS = frozenset({b".aws", b".azure", b".docker", b".gnupg", b".kube", b".ssh"})
 WITHHELD = "may hold secrets"  # why such a file is left out
 TEMPLATES = (b".example", b".sample", b".template")  # of a secret, to be filled in
 
@@ -76,8 +94,10 @@ def may_be_secret(path: bytes) -> bool:
     """Whether the name is one that passwords and keys are kept under; code that runs is not."""
     if _suffix(path) in CODE or _suffix(path) in TEMPLATES:
         return False
-    name = path.rpartition(b"/")[2].lower()
-    return any(fnmatchcase(name, pattern) for pattern in SECRETS)
+    *folders, name = path.lower().split(b"/")
+    return bool(SECRET_FOLDERS.intersection(folders)) or any(
+        fnmatchcase(name, pattern) for pattern in SECRETS
+    )
 
 
 def choose(files: Sequence[File], limits: Limits) -> tuple[list[File], list[tuple[File, str]]]:

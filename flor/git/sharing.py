@@ -24,6 +24,7 @@ class SyncReport:
     merged: bool = False
     pushed: bool = False
     ahead: int = 0
+    unreachable: tuple[str, ...] = ()  # of several remotes, and why
 
 
 def journal_path(run_id: str) -> str:
@@ -94,16 +95,25 @@ def sync(branch: Branch, remote: str | None, *, push: bool) -> SyncReport:
             f"no remote {remote!r} here (there are: {known}); `git remote add` makes one"
         )
     target = _push_target(remotes, remote, push)
-    fetched = tuple(
-        name for name in remotes if remote in (None, name) and fetch(git, name, branch.name)
-    )
+    fetched, unreachable = [], []
+    for name in remotes:
+        if remote not in (None, name):
+            continue
+        try:
+            if fetch(git, name, branch.name):
+                fetched.append(name)
+        except GitError as error:
+            if remote is not None or len(remotes) == 1:
+                raise
+            unreachable.append(f"{name}: {error}")
     merges = [absorb(branch, name) for name in fetched]
     merged = any(merges)
     pushed = False
     if push and target is not None and _exists(branch):
         merged = _push(branch, target) or merged
         pushed = True
-    return SyncReport(fetched, merged, pushed, 0 if pushed else _ahead(branch, target))
+    ahead = 0 if pushed else _ahead(branch, target)
+    return SyncReport(tuple(fetched), merged, pushed, ahead, tuple(unreachable))
 
 
 def _push_target(remotes: Sequence[str], remote: str | None, push: bool) -> str | None:

@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -68,6 +69,8 @@ def watch_exits(before_hard_exit: Callable[[Ending], None]) -> None:
             soft_exit(*args, **kwargs)
         except SystemExit as error:
             args = ()  # or the exception would hold itself, through its traceback
+            if threading.current_thread() is not threading.main_thread():
+                raise  # it ends its thread only
             with suppress(Exception):
                 error._flor = witness = _Witness(error.code)  # type: ignore[attr-defined]
                 _witnesses.add(witness)

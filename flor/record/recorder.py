@@ -218,9 +218,10 @@ class Recorder:
         while around is not None and around.finished:
             around = around.parent
         is_top = around is None or around.parent is None
-        if current.get() is level:
+        here = current.get()
+        if here is not None and level in here.chain():  # or in a loop inside that was left open
             current.set(None if outer is None or is_top else around)
-        if level.owner._main_level is level:
+        if level in level.owner._main_level.chain():
             level.owner._main_level = level.owner._top if is_top else around
 
     def leave(self, level: Level, entries: int, done: bool) -> None:

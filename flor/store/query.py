@@ -260,7 +260,12 @@ def _run_attributes(
     missing = {name.lower(): name for name in mentioned if name.lower() not in present}
     at = pd.Index([run.run_id for run in runs]).get_indexer(pd.Index(frame["run_id"]))
     attributes: dict[str, Any] = {}
-    wanted = [name for name in _known_names(missing.values(), known) if _is_of_runs(known[name])]
+    # `status` in a condition is the run's, whether or not some script logged one of its own.
+    wanted = [
+        name
+        for name in _known_names(missing.values(), known)
+        if _is_of_runs(known[name]) and name not in relations.RUNS
+    ]
     if wanted:
         found = last_values(Batches(db, [run.run_pk for run in runs], wanted).values(), len(runs))
         attributes |= {name: pd.Series(values) for name, (values, _) in found.items()}

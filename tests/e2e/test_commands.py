@@ -230,3 +230,24 @@ def test_a_journal_over_the_limit_is_shared_as_a_summary(project: Project, tmp_p
     assert len(clone.frame("x")) == 1
     assert clone.frame("top")[0]["top"] == 1
     assert "summary" in clone.flor("show")
+
+
+def test_the_status_of_a_run_is_the_runs_own(project: Project) -> None:
+    """Even if some script logs a `status` of its own."""
+    project.write("old.py", "import flor\nflor.log('status', 'warm')\nflor.log('seconds', -1)\n")
+    project.write("new.py", "import flor\nflor.log('acc', 0.9)\n")
+    project.python("old.py")
+    project.python("new.py")
+    clause = "status = 'finished' and seconds > 0 and acc > 0"
+    rows = json.loads(project.flor("dataframe", "acc", "--where", clause, "--json"))
+    assert [row["acc"] for row in rows] == [0.9]
+
+
+def test_one_unreachable_remote_does_not_stop_a_sync(trained: Project, tmp_path: Path) -> None:
+    hub = tmp_path / "hub.git"
+    subprocess.run(["git", "init", "-q", "--bare", str(hub)], check=True)
+    trained.git("remote", "add", "aaa", str(tmp_path / "nothing"))
+    trained.git("remote", "add", "origin", str(hub))
+    done = trained.python("-m", "flor", "sync", "--push")
+    assert "aaa" in done.stderr
+    assert "pushed" in done.stdout

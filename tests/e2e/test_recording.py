@@ -709,6 +709,7 @@ def test_exit_codes_stay_what_they_are(project: Project) -> None:
         "quit()": 0,
         "sys.exit(True)": 1,
         "sys.exit(None)": 0,
+        "import threading; t = threading.Thread(target=lambda: sys.exit(4)); t.start(); t.join()": 0,
         "import pickle; e = None\ntry:\n    sys.exit(7)\nexcept SystemExit as x:\n"
         "    assert type(x) is SystemExit\n    sys.exit(pickle.loads(pickle.dumps(x)).code)": 7,
     }
@@ -874,3 +875,41 @@ def test_cells_of_an_interactive_session(project: Project) -> None:
     first, second = (project.lines("cells", run)[0] for run in (0, 1))
     assert first["source"][first["first"]] == "lr = flor.arg('lr', 0.5)"
     assert second["source"][second["first"]] == "flor.log('y', 3)"
+
+
+def test_a_loop_left_open_ends_with_the_one_around_it(project: Project) -> None:
+    """Taking one batch by hand leaves an iterator that never ends."""
+    project.write(
+        "train.py",
+        """
+import flor
+for e in flor.loop("e", range(2)):
+    it = iter(flor.loop("s", range(3)))
+    next(it)
+    flor.log("w", e)
+flor.log("after", 0)
+for k in flor.loop("k", range(2)):
+    flor.log("kk", k)
+""",
+    )
+    project.python("train.py")
+    assert records(project) == [
+        ["w", "/e0/s0", 0],
+        ["w", "/e1/s0", 1],
+        ["after", "", 0],
+        ["kk", "/k0", 0],
+        ["kk", "/k1", 1],
+    ]
+
+
+def test_keys_and_passwords_stay_out_of_versions(project: Project) -> None:
+    kept = ["secrets.py", ".env.example", "data.csv", "tokenizer.json"]
+    withheld = [".env", "prod.env", ".envrc", ".ssh/config", ".docker/config.json", "a/token.txt"]
+    for name in [*kept, *withheld]:
+        project.write(name, "x\n")
+    project.write("train.py", "import flor\nflor.log('a', 1)\n")
+    project.python("train.py")
+    (version,) = project.lines("version")
+    files = project.git("ls-tree", "-r", "--name-only", version["commit"]).splitlines()
+    assert set(files) == {*kept, "README", "train.py"}
+    assert {item["path"] for item in version["left_out"]} == set(withheld)
