@@ -596,8 +596,8 @@ import flor, signal, time
 count = 0
 def handler(*_):
     global count
-    count += 1
-    flor.log(f"sig{count % 500}", 1000000 + count)
+    count = mine = count + 1  # the handler itself may be interrupted by the next signal
+    flor.log(f"sig{mine % 500}", 1000000 + mine)
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
 end, n = time.time() + 2, 0
