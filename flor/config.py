@@ -32,6 +32,9 @@ class Settings:
     tree_limit_mb: float = 200  # new content that one version may add to the repository
     journal_limit_mb: float = 20  # a larger compressed journal joins the branch as a summary
     snapshot_seconds: float = 10  # after this, only the script and its imports are versioned
+    overhead: float = 1 / 15  # of the training's time that checkpoints may cost; inf: no limit
+    bucket: str = ""  # s3://bucket/prefix, where objects go that the limit leaves no room for
+    objects_limit_gb: float = 50  # what .flor/objects may hold before it is spooled or thinned
 
     @property
     def flor_dir(self) -> Path:

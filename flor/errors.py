@@ -9,7 +9,12 @@ FlorError
 │   └── SchemaTooNew       the database was written by a newer flor
 ├── QueryError             a `where` clause or a SQL query that cannot run
 ├── UnknownRun             no run, or several, answer to a name
-└── ObjectMissing          a stored value is not in the object store
+├── ObjectMissing          a stored value is not in the object store
+├── BucketError            the bucket does not answer, or refuses
+├── NoCheckpoint           no checkpoint is at the place that was asked for
+├── DamagedCheckpoint      a checkpoint's bytes are not what was written
+├── RestoreError           a state does not fit the object that should take it
+└── UntrustedPickle        restoring would run code from somebody else's file
 
 A message says what failed, with which value, and what to do next.
 """
@@ -53,3 +58,23 @@ class UnknownRun(FlorError, LookupError):
 
 class ObjectMissing(FlorError, LookupError):
     """A stored value is not in the object store."""
+
+
+class BucketError(FlorError):
+    """The bucket does not answer, or refuses."""
+
+
+class NoCheckpoint(FlorError, LookupError):
+    """No checkpoint is at the place that was asked for."""
+
+
+class DamagedCheckpoint(FlorError):
+    """A checkpoint's bytes are not what was written."""
+
+
+class RestoreError(FlorError, TypeError):
+    """A state does not fit the object that should take it."""
+
+
+class UntrustedPickle(FlorError):
+    """Restoring would run code from somebody else's file."""

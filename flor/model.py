@@ -148,6 +148,37 @@ class LogRecord:
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run's objects at one place of its main loop; listed in its journal.
+
+    `loop` and `iteration` are the main loop's, as records have them; `boundary` is the nested loop
+    at whose end the state was taken, None for the end of the iteration.
+    """
+
+    number: int
+    manifest: str  # the digest of the object that describes it
+    loop: int
+    iteration: int
+    boundary: str | None
+    final: bool
+    size_bytes: int  # of all that it holds
+    new_bytes: int  # that no earlier checkpoint of the store held
+    stall_seconds: float  # that the training waited
+    write_seconds: float  # in the background
+    at: float  # seconds since the run began
+    names: tuple[str, ...] = ()  # of the declared objects that it holds
+    scope: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"names": list(self.names)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Checkpoint:
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        return cls(**{**known, "names": tuple(known.get("names", ()))})
+
+
+@dataclass(frozen=True)
 class StoredValue:
     """A value too large for a cell: its kind, its preview, and where its bytes are."""
 

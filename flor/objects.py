@@ -1,8 +1,9 @@
 """Large values on disk, named by their content.
 
 `objects/ab/cdef…` holds the bytes whose blake2b-256 is `abcdef…`. An object is written once, under
-a temporary name first, so that whoever finds it finds all of it. Standard library only: a training
-writes objects too.
+a temporary name first, so that whoever finds it finds all of it. Its modification time is when it
+was used last: who relies on an object that is there already touches it, and nothing that was used
+lately is removed. Standard library only: a training writes objects too.
 """
 
 from __future__ import annotations
@@ -12,26 +13,40 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
+from typing import Protocol
 
 from flor.errors import ObjectMissing
 
 DIGEST_LENGTH = 64
 
 
-class ObjectStore:
-    """Content-addressed files in one folder, which appears with the first object."""
+class Remote(Protocol):
+    """Where objects are that are not in the folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def fetch(self, digest: str, path: Path) -> bool:
+        """Bring an object to `path`, whole and checked, or tell that it is not there either.
+
+        Raises BucketError when that cannot be known.
+        """
+
+
+class ObjectStore:
+    """Content-addressed files in one folder, which appears with the first object.
+
+    What is not in the folder is brought there from `remote`, if there is one, when it is asked for.
+    """
+
+    def __init__(self, folder: Path, remote: Remote | None = None) -> None:
         self.folder = folder
+        self._remote = remote
 
     def put(self, content: bytes) -> str:
         """Store `content` and return its digest; what is there already is not written again."""
         digest = hashlib.blake2b(content, digest_size=32).hexdigest()
-        path = self.path(digest)
-        if _size(path) == len(content):
+        if self.use(digest, len(content)):
             return digest
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        path = self.path(digest)
+        partial = self.partial(digest)
         try:
             partial.write_bytes(content)
             partial.replace(path)
@@ -41,16 +56,32 @@ class ObjectStore:
             raise
         return digest
 
+    def use(self, digest: str, size_bytes: int) -> bool:
+        """Whether the object is here with that size; if so, it counts as used just now."""
+        path = self.path(digest)
+        if _size(path) != size_bytes:
+            return False
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False  # it was removed just now
+        except OSError:
+            pass  # somebody else's file
+        return True
+
+    def partial(self, digest: str) -> Path:
+        """A new name beside the object's, to write to before it is moved to its own."""
+        path = self.path(digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+
     def get(self, digest: str) -> bytes:
         """The bytes of an object. Raises ObjectMissing if they are not there or not intact."""
-        path = self.path(digest)
+        path = self.local(digest)
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise ObjectMissing(
-                f"object {digest} is not in {self.folder} ({error.strerror}); copy it there from "
-                "the machine that logged it"
-            ) from error
+            raise ObjectMissing(f"cannot read {path}: {error.strerror}") from error
         found = hashlib.blake2b(content, digest_size=32).hexdigest()
         if found != digest:
             raise ObjectMissing(
@@ -58,6 +89,20 @@ class ObjectStore:
                 "again from the machine that logged it"
             )
         return content
+
+    def local(self, digest: str) -> Path:
+        """The object's file, brought here if need be. Raises ObjectMissing or BucketError.
+
+        Its size and content are checked by whoever reads it.
+        """
+        path = self.path(digest)
+        if path.is_file() or (self._remote is not None and self._remote.fetch(digest, path)):
+            return path
+        raise ObjectMissing(
+            f"object {digest} is not in {self.folder}"
+            + (" nor in the bucket" if self._remote is not None else "")
+            + "; copy it there from the machine that wrote it"
+        )
 
     def has(self, digest: str) -> bool:
         """Whether the object is here; its content is checked by `get`, not here."""

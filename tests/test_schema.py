@@ -80,6 +80,7 @@ def test_migrations_run_in_order(db: Database) -> None:
 def test_first_version_is_migrated(db: Database) -> None:
     schema.prepare(db, version=1)
     db.execute("drop index runs_status")
+    db.execute("drop table checkpoints")
     db.execute("insert into counters (name, next) values ('kept', 5)")
 
     schema.prepare(db)

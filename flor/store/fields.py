@@ -6,6 +6,7 @@ Each function returns the field's value or raises one of NONSENSE.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -45,6 +46,13 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
     return clean(value)
+
+
+def digest(value: Any) -> str:
+    """The name of an object in the store."""
+    if re.fullmatch(r"[0-9a-f]{64}", text(value)) is None:
+        raise ValueError(f"{value!r} is not a digest")
+    return str(value)
 
 
 def json_text(data: Any) -> str:

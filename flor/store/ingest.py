@@ -359,6 +359,7 @@ FORGET = (
     "delete from times where loop_pk in (select loop_pk from loop_instances where run_pk = ?)",
     "delete from loop_instances where run_pk = ?",
     "delete from scopes where run_pk = ?",
+    "delete from checkpoints where run_pk = ?",
     "delete from data_files where run_pk = ?",
     "delete from notes where run_pk = ?",
     "delete from journals where run_pk = ?",

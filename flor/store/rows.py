@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any
 
-from flor.model import DataFile, Kind, LeftOut, Run, Status, Version
+from flor.model import Checkpoint, DataFile, Kind, LeftOut, Run, Status, Version
 from flor.store import cells, fields
 from flor.store.database import Database, Row
 from flor.store.journals import Chunk
@@ -320,6 +320,22 @@ class RunRows:
             "update scopes set ended = ? where run_pk = ? and file_no = ? and scope = ?", key
         )
 
+    def _checkpoint(self, file: JournalFile, item: dict[str, Any]) -> None:
+        found = Checkpoint.from_json({k: v for k, v in item.items() if k != "t"})
+        loop = fields.integer(found.loop)
+        row = (
+            *(self.run_pk, file.file_no, fields.integer(found.number)),
+            *(fields.integer(found.scope), file.loops[loop]),
+            fields.iteration(found.iteration) if loop else file.iteration,
+            fields.maybe(fields.text, found.boundary),
+            bool(found.final),
+            fields.digest(found.manifest),
+            *(fields.integer(found.size_bytes), fields.integer(found.new_bytes)),
+            *(fields.real(found.stall_seconds), fields.real(found.write_seconds), self._at(item)),
+            cells.to_json([fields.text(name) for name in found.names]),
+        )
+        self._put("checkpoints", row)
+
     def _note(self, file: JournalFile, item: dict[str, Any]) -> None:
         # Notes are few, and the end of the journal read so far numbers them well enough.
         waiting = len(self._rows.get("notes", ()))
@@ -511,6 +527,7 @@ HANDLERS: dict[str, Callable[[RunRows, JournalFile, dict[str, Any]], None]] = {
     "data": RunRows._data,
     "scope": RunRows._scope,
     "scope_end": RunRows._scope_end,
+    "checkpoint": RunRows._checkpoint,
     "note": RunRows._note,
     "end": RunRows._end,
 }

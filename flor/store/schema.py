@@ -3,6 +3,7 @@
 Version history
   1  first
   2  an index of runs by status
+  3  checkpoints
 
 The database is a cache of the journals. An older SQLite file is therefore emptied and filled
 again when no migration leads from it; an older PostgreSQL database, which others share, is only
@@ -18,9 +19,35 @@ from typing import Any, ClassVar, Protocol
 
 from flor.errors import SchemaTooNew, StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-MIGRATIONS: dict[int, str] = {2: "create index runs_status on runs (status, ended);\n"}
+CHECKPOINTS = """
+-- States of the objects of a flor.checkpointing block. Whether the manifest's object is still there
+-- tells whether the checkpoint is.
+create table checkpoints (
+  run_pk {int} not null,
+  file_no {int} not null,
+  checkpoint {int} not null,
+  scope {int} not null,
+  loop_pk {int} not null,
+  iteration {int} not null,
+  boundary text,                       -- the nested loop at whose end the state was taken
+  final {flag} not null,
+  manifest text not null,              -- digest of the object that describes it
+  size_bytes {int} not null,
+  new_bytes {int} not null,
+  stall_seconds {real} not null,
+  write_seconds {real} not null,
+  at {real} not null,                  -- seconds since the run began
+  names text not null,                 -- JSON: the declared objects
+  primary key (run_pk, file_no, checkpoint)
+);
+"""
+
+MIGRATIONS: dict[int, str] = {
+    2: "create index runs_status on runs (status, ended);\n",
+    3: CHECKPOINTS,
+}
 """Version → the statements that lead to it from the version before. Same marks as in DDL."""
 
 COUNTERS = ("run", "site", "loop", "version")
@@ -279,6 +306,8 @@ from (
   where s.is_arg
 ) l;
 """
+
+DDL += CHECKPOINTS
 
 DIALECTS = {
     "sqlite": {

@@ -58,6 +58,15 @@ UPSERTS = {
         "run_pk, file_no, scope",
         ("run_pk", "file_no", "scope", "names", "loop_pk", "iteration", "started", "ended"),
     ),
+    "checkpoints": _upsert(
+        "checkpoints",
+        "run_pk, file_no, checkpoint",
+        (
+            *("run_pk", "file_no", "checkpoint", "scope", "loop_pk", "iteration", "boundary"),
+            *("final", "manifest", "size_bytes", "new_bytes", "stall_seconds", "write_seconds"),
+            *("at", "names"),
+        ),
+    ),
     "data_files": _upsert(
         "data_files",
         "run_pk, path",

@@ -1,0 +1,1 @@
+"""Checkpoints: what a training changes → bytes → what it was."""

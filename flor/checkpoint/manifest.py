@@ -1,0 +1,123 @@
+"""The document of one checkpoint: what it holds, and where the bytes are.
+
+A manifest is JSON, stored as an object like any other; the journal's `checkpoint` line names it and
+is written last. It holds nodes (see `flor.checkpoint.codecs`), whose bytes are leaves: places in
+objects. Nothing here touches a file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from flor.errors import DamagedCheckpoint
+from flor.model import Context, Step
+
+MANIFEST_FORMAT = 1
+
+Node = Any
+"""A value as JSON: a scalar as it is, anything else as `{"t": kind, …}`."""
+
+
+class Leaf(NamedTuple):
+    """Bytes of a manifest: `size_bytes` from `offset` of the object `digest`."""
+
+    digest: str
+    offset: int
+    size_bytes: int
+    crc: int  # CRC-32 of these bytes; much faster to check than the digest
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The loop-carried variables of one function (or of the script's top level).
+
+    `values` are by path: `best`, `self.best`, `global counter`. `block` are those that the nested
+    loop itself changes. The frames of a checkpoint lead from the main loop's to the nested loop's.
+    """
+
+    file: str
+    func: str
+    line: int  # of the loop whose changes these are
+    loop: str
+    values: dict[str, Node]
+    block: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"block": list(self.block)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Frame:
+        return cls(**{**data, "block": tuple(data["block"])})
+
+
+class Missing(NamedTuple):
+    """What a checkpoint does not hold, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint.
+
+    `boundary` is the nested loop at whose end the state was taken, None for the end of the
+    iteration itself, and `final` tells that no iteration of the main loop follows.
+    """
+
+    run_id: str
+    number: int
+    place: Context  # the loops around, the main loop's iteration last
+    boundary: str | None
+    final: bool
+    objects: dict[str, Node]
+    frames: tuple[Frame, ...] = ()
+    rng: dict[str, Node] = field(default_factory=dict)
+    entry_rng: dict[str, Node] = field(default_factory=dict)  # when the main loop began
+    missing: tuple[Missing, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+    signature: str | None = None  # over the bytes that would be unpickled
+
+    @property
+    def digests(self) -> set[str]:
+        """The objects that it needs."""
+        return {leaf.digest for leaf in self.leaves}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything that it holds, shared or not."""
+        return sum(leaf.size_bytes for leaf in set(self.leaves))
+
+    def to_bytes(self) -> bytes:
+        data = vars(self) | {
+            "format": MANIFEST_FORMAT,
+            "place": [list(step) for step in self.place],
+            "frames": [frame.to_json() for frame in self.frames],
+            "missing": [list(item) for item in self.missing],
+            "leaves": [list(leaf) for leaf in self.leaves],
+        }
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """Raises DamagedCheckpoint for what no flor of this format wrote."""
+        try:
+            data = json.loads(content)
+            if data.pop("format") != MANIFEST_FORMAT:
+                raise DamagedCheckpoint(
+                    "the checkpoint's manifest has another format; upgrade flor "
+                    "(pip install -U flor-hindsight)"
+                )
+            return cls(
+                **{
+                    **data,
+                    "place": tuple(Step(*step) for step in data["place"]),
+                    "frames": tuple(Frame.from_json(frame) for frame in data["frames"]),
+                    "missing": tuple(Missing(*item) for item in data["missing"]),
+                    "leaves": tuple(Leaf(*leaf) for leaf in data["leaves"]),
+                }
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DamagedCheckpoint(f"not a manifest of a checkpoint: {error}") from error
