@@ -5,9 +5,31 @@ was not.
 """
 
 from flor import session as _session
-from flor.api import arg, checkpointing, commit, data, dataframe, log, loop, sql
+from flor.api import (
+    arg,
+    checkpointing,
+    checkpoints,
+    commit,
+    data,
+    dataframe,
+    load,
+    log,
+    loop,
+    sql,
+)
 
 __version__ = "0.1.0"
-__all__ = ["arg", "checkpointing", "commit", "data", "dataframe", "log", "loop", "sql"]
+__all__ = [
+    "arg",
+    "checkpointing",
+    "checkpoints",
+    "commit",
+    "data",
+    "dataframe",
+    "load",
+    "log",
+    "loop",
+    "sql",
+]
 
 _session.install()

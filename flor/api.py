@@ -13,6 +13,7 @@ from flor import session
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flor.checkpoint.restoring import State
     from flor.record.loops import Loop
 
 T = TypeVar("T")
@@ -50,7 +51,12 @@ def loop(name: str, iterable: Iterable[T]) -> Loop[T]:
 
 
 def checkpointing(**objects: Any) -> AbstractContextManager[None]:
-    """Scope the objects that training changes: `with flor.checkpointing(model=net, opt=opt):`."""
+    """Take checkpoints of the objects that training changes.
+
+    `with flor.checkpointing(model=net, optimizer=opt):` around the training loops. The first
+    `flor.loop` inside is the main loop; the state of each of its iterations is copied where the
+    loop nested in it ends, and written in the background, as often as is worth its cost.
+    """
     return session.mode.checkpointing(objects)
 
 
@@ -64,6 +70,46 @@ def data(path: P) -> P:
     except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
         session.tell(f"flor.data({path!r}) was not recorded: {error}")
     return path
+
+
+def checkpoints(run: str = "latest") -> pd.DataFrame:
+    """The checkpoints of a run, one a row: where each was taken, what it costs, if it is kept."""
+    from flor.store.checkpoints import table
+    from flor.store.project import opened
+
+    with opened(session.settings()) as project:
+        return table(project.settings, project.db, run)
+
+
+def load(
+    run: str | None = None,
+    /,
+    *,
+    where: str | None = None,
+    with_rng: bool = False,
+    trust: bool = False,
+    **names: Any,
+) -> State:
+    """The state of a checkpoint; objects that are given are restored to it.
+
+    `flor.load("latest", epoch=7, model=net)`: numbers and texts name the iteration, objects are
+    restored in place under the name that they were declared with. Without an iteration it is the
+    run's last checkpoint, without a run that of the newest run that has any. `where` picks it by a
+    SQL condition over the table instead. `with_rng` sets the random generators of this process
+    too. `trust` allows pickles of others.
+
+    The result has what the checkpoint holds by name, loop variables included.
+    """
+    from flor.store.project import opened
+    from flor.store.restore import load as restore
+
+    with opened(session.settings()) as project:
+        return restore(
+            *(project.settings, project.db, run, where, names),
+            with_rng=with_rng,
+            trust=trust,
+            own_run=session.run_id(),
+        )
 
 
 def commit() -> str | None:

@@ -18,6 +18,7 @@ from typing import Protocol
 from flor.errors import ObjectMissing
 
 DIGEST_LENGTH = 64
+HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Remote(Protocol):
@@ -67,13 +68,12 @@ class ObjectStore:
             return False  # it was removed just now
         except OSError:
             pass  # somebody else's file
-        return True
+        # Who removes it takes its name away first: while the name stands, the new time is seen.
+        return _size(path) == size_bytes
 
     def partial(self, digest: str) -> Path:
         """A new name beside the object's, to write to before it is moved to its own."""
-        path = self.path(digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        return partial_of(self.path(digest))
 
     def get(self, digest: str) -> bytes:
         """The bytes of an object. Raises ObjectMissing if they are not there or not intact."""
@@ -93,10 +93,14 @@ class ObjectStore:
     def local(self, digest: str) -> Path:
         """The object's file, brought here if need be. Raises ObjectMissing or BucketError.
 
-        Its size and content are checked by whoever reads it.
+        Its size and content are checked by whoever reads it. It counts as used just now.
         """
         path = self.path(digest)
-        if path.is_file() or (self._remote is not None and self._remote.fetch(digest, path)):
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                os.utime(path)
+            return path
+        if self._remote is not None and self._remote.fetch(digest, path):
             return path
         raise ObjectMissing(
             f"object {digest} is not in {self.folder}"
@@ -111,9 +115,20 @@ class ObjectStore:
     def path(self, digest: str) -> Path:
         """Where the object is or would be."""
         # A digest comes from a journal, which is anybody's file: it must not lead elsewhere.
-        if len(digest) != DIGEST_LENGTH or set(digest) - set("0123456789abcdef"):
+        if not is_digest(digest):
             raise ObjectMissing(f"{digest!r} is not the digest of an object (64 hex digits)")
         return self.folder / digest[:2] / digest[2:]
+
+
+def is_digest(text: str) -> bool:
+    """Whether the text can be the name of an object."""
+    return len(text) == DIGEST_LENGTH and HEX_DIGITS.issuperset(text)
+
+
+def partial_of(path: Path) -> Path:
+    """A new name beside `path`, whose folder appears."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _size(path: Path) -> int | None:

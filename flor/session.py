@@ -161,15 +161,18 @@ class Recorded:
     def checkpointing(self, objects: dict[str, Any]) -> Iterator[None]:
         end = None
         try:
-            end = self.recorder.scope(sorted(objects))
+            with _own_imports():
+                end = self.recorder.scope(objects)
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
             self.recorder.shield("flor.checkpointing", "", error)
+        failed = True
         try:
             yield
+            failed = False
         finally:
             if end is not None:
                 with suppress(Exception):
-                    end()
+                    end(failed)
 
 
 class Active(Recorded):
@@ -179,6 +182,7 @@ class Active(Recorded):
         super().__init__(recording.recorder)
         self._recording = recording
         self.settings = recording.settings
+        self.run_id = recording.run.run_id
         # The cell that is running is listed already.
         self._first_cell = max(len(_typed_cells()) - 1, 0)
 
@@ -303,6 +307,11 @@ def commit() -> str | None:
         mode = Waiting()
         watch.restart()
     return run_id
+
+
+def run_id() -> str | None:
+    """The run that this process records."""
+    return mode.run_id if isinstance(mode, Active) else None
 
 
 def settings() -> Settings:

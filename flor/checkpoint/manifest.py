@@ -78,7 +78,8 @@ class Manifest:
     entry_rng: dict[str, Node] = field(default_factory=dict)  # when the main loop began
     missing: tuple[Missing, ...] = ()
     leaves: tuple[Leaf, ...] = ()
-    signature: str | None = None  # over the bytes that would be unpickled
+    pickles: tuple[int, ...] = ()  # the leaves that would be unpickled
+    signature: str | None = None  # over their bytes
 
     @property
     def digests(self) -> set[str]:
@@ -97,6 +98,7 @@ class Manifest:
             "frames": [frame.to_json() for frame in self.frames],
             "missing": [list(item) for item in self.missing],
             "leaves": [list(leaf) for leaf in self.leaves],
+            "pickles": list(self.pickles),
         }
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -117,6 +119,7 @@ class Manifest:
                     "frames": tuple(Frame.from_json(frame) for frame in data["frames"]),
                     "missing": tuple(Missing(*item) for item in data["missing"]),
                     "leaves": tuple(Leaf(*leaf) for leaf in data["leaves"]),
+                    "pickles": tuple(data["pickles"]),
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

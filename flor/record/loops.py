@@ -30,12 +30,14 @@ class Level:
 
     __slots__ = (
         "announced",
+        "block_of",
         "finished",
         "id",
         "iteration",
         "label",
         "label_unsaid",
         "labelled",
+        "main_of",
         "name",
         "owner",
         "parent",
@@ -60,6 +62,8 @@ class Level:
         self.label_unsaid = False  # which is to be written with the iteration's first record
         self.finished = False
         self.unsaid = True  # there is something to write before the next record
+        self.main_of: Any = None  # the checkpointing block whose main loop it is
+        self.block_of: tuple[Any, ...] = ()  # those in whose main loop it is directly nested
 
     def orphan(self) -> None:
         """Its recorder has ended; whoever comes next says it all again."""

@@ -18,6 +18,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, TypeVar
 
+from flor.model import Context, Step
 from flor.objects import ObjectStore
 from flor.record import values
 from flor.record.ending import is_interactive
@@ -71,6 +72,8 @@ class Recorder:
         self._ended = False
         self.began = began
         self.before_first_loop: Callable[[], None] | None = None
+        self.open_scope: Callable[[int, dict[str, Any]], Any] | None = None
+        self._scopes: list[Any] = []  # the checkpointing blocks that are open, innermost last
         # Asking for `f_code` raises an audit event, which costs more than the rest of `log`;
         # but the cells of a notebook all have the same globals.
         self._owner_of = attrgetter("f_code" if is_interactive() else "f_globals")
@@ -150,13 +153,16 @@ class Recorder:
     def loop(self, name: str, iterable: Iterable[T]) -> Loop[T]:
         return make_loop(iterable, lambda items: self._iterate(name, items))
 
-    def _iterate(self, name: str, iterable: Iterable[T]) -> Iterator[T]:
+    def _iterate(  # noqa: PLR0915 - one generator: each call more costs every iteration
+        self, name: str, iterable: Iterable[T]
+    ) -> Iterator[T]:
         """The items, one a generator step. Nothing here keeps an item alive after it is yielded:
         scripts that delete a batch mean it."""
         try:
             outer = current.get()
             level = self._enter(str(name), outer)
             level.size = length(iterable)
+            self._watch(level, sys._getframe(1), iterable)
             times = Times(level.started)
         except Exception as error:  # noqa: BLE001 - the shield: the loop runs without being recorded
             with suppress(Exception):
@@ -167,6 +173,7 @@ class Recorder:
         done = False
         last = level.started
         index = -1
+        main_of = level.main_of
         try:
             advance = iter(iterable).__next__
             while True:
@@ -188,6 +195,9 @@ class Recorder:
                 time = perf_counter()
                 add(time - last)
                 last = time
+                if main_of is not None:
+                    each[-1] -= self._guarded(main_of.iteration_ended, level, sys._getframe(1))
+                    last = perf_counter()
                 if time > times.flush_at or len(each) >= CHUNK:
                     _flush(level, times, time)
             done = True
@@ -199,6 +209,7 @@ class Recorder:
             _flush(level, times, perf_counter())
             with suppress(Exception):
                 level.owner.leave(level, index + 1, done)
+            self._tell_scopes(level, sys._getframe(1), index + 1, done)
 
     def _enter(self, name: str, outer: Level | None) -> Level:
         parent = outer or self._main_level
@@ -291,14 +302,55 @@ class Recorder:
 
     # --- scopes ------------------------------------------------------------------------------
 
-    def scope(self, names: list[str]) -> Callable[[], None]:
-        """`flor.checkpointing` began; the result ends it."""
+    def scope(self, objects: dict[str, Any]) -> Callable[[bool], None]:
+        """`flor.checkpointing` began; the result ends it, told whether by an exception."""
         number = next(self._next_scope)
         loop, iteration = self.here()
-        at = self.elapsed()
-        line = {"t": "scope", "id": number, "names": names, "loop": loop, "iteration": iteration}
-        self.emit(line | {"at": at})
-        return lambda: self.emit({"t": "scope_end", "id": number, "at": self.elapsed()})
+        line = {"t": "scope", "id": number, "names": sorted(objects), "loop": loop}
+        self.emit(line | {"iteration": iteration, "at": self.elapsed()})
+        scope = self.open_scope(number, objects) if self.open_scope is not None else None
+        if scope is not None:
+            self._scopes.append(scope)
+
+        def end(failed: bool) -> None:
+            if scope is not None:
+                self._scopes.remove(scope)
+                scope.close(failed=failed)
+            self.emit({"t": "scope_end", "id": number, "at": self.elapsed()})
+
+        return end
+
+    def place(self, level: Level) -> Context:
+        """Where a loop stands; the journal has it from here on."""
+        if level.unsaid:
+            self._say(level)
+        return tuple(
+            Step(inner.name, inner.iteration, inner.label if inner.labelled else None)
+            for inner in level.chain()
+        )
+
+    def _watch(self, level: Level, frame: FrameType, iterable: Any) -> None:
+        """Show a loop that begins to the checkpointing blocks around it."""
+        if self._scopes and threading.current_thread() is self._main_thread:
+            for scope in self._scopes:
+                innermost = scope is self._scopes[-1]
+                self._guarded(scope.entered, level, frame, iterable, innermost=innermost)
+            level.started = perf_counter()
+
+    def _tell_scopes(self, level: Level, frame: FrameType, entries: int, done: bool) -> None:
+        for scope in level.block_of:
+            self._guarded(scope.block_ended, level, frame, done=done)
+        if level.main_of is not None:
+            self._guarded(level.main_of.main_ended, frame, entries, done=done)
+
+    def _guarded(self, hook: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Call a checkpointing block; nothing that goes wrong there stops a training."""
+        try:
+            return hook(*args, **more) or 0.0
+        except Exception as error:  # noqa: BLE001 - the shield
+            with suppress(Exception):
+                self._warn(f"no checkpoint was taken: {type(error).__name__}: {error}")
+            return 0.0
 
     # --- details -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flor.claim import Claim, process_age
 from flor.config import MiB, Settings
@@ -24,6 +24,9 @@ from flor.record.ending import Ending, is_interactive
 from flor.record.journal import Journal
 from flor.record.recorder import Recorder, Warnings
 from flor.record.watch import Watch
+
+if TYPE_CHECKING:
+    from flor.checkpoint.service import Service
 
 START_WAIT_SECONDS = 2.0  # the training waits this long for its code version, then goes on
 END_WAIT_SECONDS = 8.0  # the exit waits this long in all; what is not done then, `flor sync` does
@@ -60,6 +63,8 @@ class Recording:
         emit({"t": "env", "packages": environment.packages(), "devices": environment.devices()})
         self._emit_seeds()
         self.recorder.before_first_loop = self._emit_seeds
+        self.recorder.open_scope = self._open_scope
+        self._checkpoints: Service | None = None
         self._data = DataFiles(watch, settings.root, self.run_dir, self._emit_data, self.warn)
         self._version_thread.join(START_WAIT_SECONDS)
 
@@ -75,9 +80,13 @@ class Recording:
     def before_fork(self) -> None:
         """A fork copies one thread only: flor has no other while it happens."""
         self._data.stop()
+        if self._checkpoints is not None:
+            self._checkpoints.before_fork()
 
     def after_fork_in_parent(self) -> None:
         self._data.start()
+        if self._checkpoints is not None:
+            self._checkpoints.after_fork_in_parent()
 
     def cells(self, sources: list[str], first: int) -> None:
         """What was typed in a notebook or a REPL, the run's own from cell `first` on."""
@@ -92,6 +101,8 @@ class Recording:
             return
         deadline = time.monotonic() + END_WAIT_SECONDS
         self._watch.on = False
+        if self._checkpoints is not None:
+            self._checkpoints.drain(quick=not share)
         if share:
             self._version_thread.join(deadline - time.monotonic())
         self._data.close(HASH_WAIT_SECONDS if share else 0.0)
@@ -116,6 +127,24 @@ class Recording:
         """In a forked child: let go of what is the parent's."""
         self._journal.abandon()
         self._claim.release()
+        if self._checkpoints is not None:
+            self._checkpoints.background.abandon()
+
+    def _open_scope(self, number: int, objects: dict[str, Any]) -> Any:
+        """What takes the checkpoints of a block of this run."""
+        if self._checkpoints is None:
+            from flor.checkpoint.service import Service
+
+            self._checkpoints = Service(
+                self.settings,
+                self.run.run_id,
+                self.recorder.emit,
+                self.recorder.elapsed,
+                self.recorder.place,
+                self._watch.unseen,
+                self.warn,
+            )
+        return self._checkpoints.scope(number, objects)
 
     def _share(self, ending: Ending, seconds: float) -> None:
         try:

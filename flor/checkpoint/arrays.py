@@ -1,0 +1,181 @@
+"""Tensors, arrays and random generators → nodes: the values whose bytes are copied as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flor.checkpoint.encoding import Encoder
+
+PLAIN_TENSORS = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
+
+
+def is_block(value: Any) -> bool:
+    """Whether it is a tensor or an array of numbers."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return True
+    is_array = numpy is not None and type(value) is getattr(numpy, "ndarray", None)
+    return is_array and not value.dtype.hasobject
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a tensor or an array."""
+    return int(value.nbytes)
+
+
+def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
+    """The node of a tensor, array or generator; None for anything else. May raise Uncapturable."""
+    package = type(value).__module__.partition(".")[0]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return encode_tensor(encoder, value, name)
+    if package == "numpy" and "numpy" in sys.modules:
+        return _encode_numpy(encoder, value, name)
+    if package == "torch":
+        return _encode_torch(encoder, value, name)
+    if package == "random" and hasattr(value, "getstate"):
+        state = encoder.encode(value.getstate(), name)
+        return {"t": "generator", "library": "random", "state": state}
+    return None
+
+
+def encode_tensor(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
+    """The node of a tensor. Its graph is not part of it."""
+    from flor.checkpoint.encoding import Uncapturable, type_name
+
+    torch = sys.modules["torch"]
+    kind = type_name(type(value))
+    if kind not in PLAIN_TENSORS:
+        kind = _known_subclass(value, kind)
+    tensor = value.detach()
+    node: dict[str, Any] = {
+        "t": "tensor",
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+    }
+    if tensor.device.type != "cpu":
+        node["device"] = str(tensor.device)
+    if value.requires_grad:
+        node["grad"] = "leaf" if value.is_leaf else "graph"
+    if kind.endswith((".Parameter", ".Buffer")):
+        node["type"] = kind.rpartition(".")[2]
+    if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.sparse_coo:
+            raise Uncapturable(f"is a tensor with layout {tensor.layout}")
+        tensor = tensor.coalesce()
+        parts = [tensor.indices(), tensor.values()]
+        return node | {"t": "sparse", "of": [encoder.encode(part, name) for part in parts]}
+    if tensor.is_quantized:
+        raise Uncapturable("is a quantized tensor; capture its `int_repr()` instead")
+    if tensor.device.type == "meta":
+        return node | {"t": "meta"}
+    tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous():
+        if _is_dense(tensor):
+            node["stride"] = list(tensor.stride())
+        else:
+            tensor = tensor.contiguous()
+    node["leaf"] = _put_tensor(encoder, tensor)
+    return node
+
+
+def _known_subclass(value: Any, kind: str) -> str:
+    from flor.checkpoint.encoding import Uncapturable
+
+    if hasattr(value, "placements") or "ShardedTensor" in kind:
+        raise Uncapturable(
+            "is sharded over several processes, of which this one has a part only; "
+            "checkpoints of sharded models are not supported"
+        )
+    if type(value).__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__:
+        raise Uncapturable(f"is a {kind}, whose bytes cannot be told from outside")
+    return "torch.Tensor"
+
+
+def _put_tensor(encoder: Encoder, tensor: Any) -> int:
+    size_bytes = tensor.numel() * tensor.element_size()
+    if size_bytes == 0:
+        return encoder.staging.put_bytes(b"")
+    if tensor.device.type == "cpu":
+        return encoder.staging.put_block(tensor.data_ptr(), size_bytes, _version(tensor), tensor)
+    if tensor.device.type == "cuda" and encoder.devices is not None:
+        return encoder.devices.put(encoder.staging, tensor)
+    on_host = tensor.cpu()
+    return encoder.staging.put_block(on_host.data_ptr(), size_bytes, None, on_host)
+
+
+def _version(tensor: Any) -> object:
+    """The number of changes that torch saw: a hint, for it does not see all."""
+    with contextlib.suppress(RuntimeError):  # inference tensors have none
+        return tensor._version
+    return None
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether its elements fill its memory, in whatever order: channels last, transposed."""
+    expected = 1
+    for stride, side in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if side == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= side
+    return bool(expected == tensor.numel())
+
+
+def _encode_torch(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Generator):
+        state = encoder.encode(value.get_state(), name)
+        device = str(value.device)
+        return {"t": "generator", "library": "torch", "device": device, "state": state}
+    if isinstance(value, (torch.dtype, torch.device)):
+        return {"t": "torch", "type": type(value).__name__, "text": str(value)}
+    if isinstance(value, torch.Size):
+        return {"t": "torch", "type": "Size", "items": list(value)}
+    return None
+
+
+def encode_numbers(encoder: Encoder, values: list[Any]) -> dict[str, Any] | None:
+    """The node of a long list of NumPy's numbers of one type; None for any other list."""
+    np = sys.modules.get("numpy")
+    kind = type(values[0])
+    if np is None or kind.__module__ != "numpy" or not issubclass(kind, (np.number, np.bool_)):
+        return None
+    content = np.array(values, dtype=kind)
+    leaf = encoder.staging.put_bytes(content.tobytes())
+    return {"t": "numbers", "dtype": content.dtype.str, "leaf": leaf}
+
+
+def _encode_numpy(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
+    np = sys.modules["numpy"]
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or type(value).__name__ not in ("ndarray", "memmap"):
+            return None
+        if value.dtype.names is not None:
+            return None  # a record array: its dtype is no plain text
+        # 0-d and strided arrays are copied into rows first.
+        order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+        block = value if value.flags.forc else np.ascontiguousarray(value)
+        node = {"t": "array", "dtype": value.dtype.str, "shape": list(value.shape), "order": order}
+        if block.nbytes == 0:
+            return node | {"leaf": encoder.staging.put_bytes(b"")}
+        address = block.__array_interface__["data"][0]
+        return node | {"leaf": encoder.staging.put_block(address, block.nbytes, None, block)}
+    if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.names is None:
+        return {"t": "number", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
+    if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
+        return {"t": "dtype", "text": value.str}
+    random = sys.modules.get("numpy.random")
+    if random is None:
+        return None
+    if isinstance(value, random.RandomState):
+        state = encoder.encode(value.get_state(legacy=False), name)
+        return {"t": "generator", "library": "numpy.RandomState", "state": state}
+    if isinstance(value, random.Generator):
+        state = encoder.encode(value.bit_generator.state, name)
+        return {"t": "generator", "library": "numpy.Generator", "state": state}
+    return None

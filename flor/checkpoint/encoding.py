@@ -1,0 +1,315 @@
+"""Values → nodes and leaves, while the training waits.
+
+A node is JSON: a scalar as it is, anything else an object with its kind in `t`. The bytes of
+tensors, arrays and pickles are leaves, copied into the staging. Libraries are used only as far as
+the script has imported them. `flor.checkpoint.decoding` is the way back.
+
+| t | fields |
+|---|---|
+| `map`, `dict` | `of`: {text: node}, or `items`: [[node, node]…]; `type`, if not dict |
+| `list`, `tuple`, `set`, `frozenset`, `deque` | `items`; `maxlen` of a deque |
+| `floats`, `ints`, `numbers` | a long list of numbers: `leaf`; `dtype` of NumPy's |
+| `complex`, `int`, `range`, `slice`, `bytes` | |
+| `tensor`, `array` | `leaf`, `dtype`, `shape`, `stride`? … |
+| `number` | one of NumPy's: `dtype`, `hex` |
+| `state` | `of`: what `state_dict()` gave; `type`; more for modules and optimizers |
+| `instance` | `of`: the attributes of an object of the user's own class, without code to run |
+| `generator` | a random generator: `library`, `state` |
+| `pickle` | `leaf`, `type`, `refs`: nodes it refers to; **runs code when it is read** |
+| `declared` | `name`: it is that declared object |
+| `ref` | `to`: the node with this `id`: the same object |
+| `missing` | `why`: it could not be captured |
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from array import array
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+from flor.checkpoint.manifest import Missing, Node
+from flor.checkpoint.staging import Staging
+
+LONG = 64  # a longer list of numbers becomes one leaf
+BIG_INT = 2**63
+MAX_DEPTH = 60
+MAX_PICKLE_BYTES = 1024**3
+
+SCALARS = frozenset({type(None), bool, float, str})
+FACTORIES: dict[Any, str] = {list: "list", dict: "dict", int: "int", float: "float", set: "set"}
+OPAQUE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, types.MethodType)
+
+
+UNFIT: Any = object()
+
+
+class Uncapturable(Exception):
+    """The value has no form from which it could be made again."""
+
+
+class Devices(Protocol):
+    """Copies tensors from accelerators without waiting for them."""
+
+    def put(self, staging: Staging, tensor: Any) -> int:
+        """The number of the tensor's leaf."""
+
+
+class Encoder:
+    """Encodes the values of one checkpoint; the same object twice is the same node."""
+
+    def __init__(self, staging: Staging, declared: dict[int, str] | None = None) -> None:
+        self.staging = staging
+        self.missing: list[Missing] = []
+        self.has_pickles = False
+        self.with_gradients = False
+        self.covered: set[int] = set()  # ids of the parameters of captured modules
+        self.pure = False  # refuse what needs a pickle
+        self.devices: Devices | None = None  # copies from accelerators; None: wait for each
+        self._declared = declared or {}
+        self._memo: dict[int, dict[str, Any]] = {}
+        self._kept: list[Any] = []  # so that no id is used twice
+        self._ids = count(1)
+        self._depth = 0
+
+    def root(self, name: str, value: Any) -> Node:
+        """The node of a declared object: its own name stands for it everywhere else."""
+        self._declared.pop(id(value), None)
+        try:
+            return self.encode(value, name)
+        finally:
+            self._declared[id(value)] = name
+
+    def encode(self, value: Any, name: str) -> Node:
+        """The node of a value; what in it cannot be captured is a node `missing`, and listed."""
+        kind = type(value)
+        if kind in SCALARS:
+            return value
+        if kind is int:
+            return value if -BIG_INT < value < BIG_INT else {"t": "int", "hex": hex(value)}
+        declared = self._declared.get(id(value))
+        if declared is not None:
+            return {"t": "declared", "name": declared}
+        known = self._memo.get(id(value))
+        if known is not None:
+            return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
+        node: dict[str, Any] = {}
+        self._memo[id(value)] = node
+        self._kept.append(value)
+        self._depth += 1
+        try:
+            if self._depth > MAX_DEPTH:
+                raise Uncapturable(f"is nested more than {MAX_DEPTH} levels deep")
+            node.update(self._encode(value, kind, name))
+        except Uncapturable as error:
+            node.update(self._lost(name, str(error)))
+        except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+            node.update(self._lost(name, f"cannot be read: {type(error).__name__}: {error}"))
+        finally:
+            self._depth -= 1
+        return node
+
+    def tentative(self, value: Any, name: str) -> Node:
+        """The node of plain data; UNFIT, without a trace, if any of it needs more than that."""
+        missing, kept, pure = len(self.missing), len(self._kept), self.pure
+        self.pure = True
+        try:
+            node = self.encode(value, name)
+        finally:
+            self.pure = pure
+        if len(self.missing) == missing:
+            return node
+        del self.missing[missing:]
+        for item in self._kept[kept:]:
+            self._memo.pop(id(item), None)
+        return UNFIT
+
+    def _lost(self, name: str, why: str) -> dict[str, Any]:
+        why = why.partition("\n")[0][:300]
+        self.missing.append(Missing(name, why))
+        return {"t": "missing", "why": why}
+
+    def _encode(self, value: Any, kind: type, name: str) -> dict[str, Any]:
+        encode = CONTAINERS.get(kind)
+        if encode is not None:
+            return encode(self, value, name)
+        from flor.checkpoint import arrays, modules
+
+        found = arrays.encode(self, value, name)
+        if found is not None:
+            return found
+        if modules.is_loader(value):
+            return modules.encode_loader(self, value, name)
+        if callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict"):
+            return modules.encode_state(self, value, name)
+        if isinstance(value, OPAQUE):
+            raise Uncapturable(f"is a {kind.__name__}, which is code rather than state")
+        attributes = plain_attributes(value)
+        if attributes is not None:
+            of = {key: self.encode(item, f"{name}.{key}") for key, item in attributes.items()}
+            return {"t": "instance", "type": type_name(kind), "of": of}
+        return self._pickle(value, name)
+
+    # --- containers -----------------------------------------------------------------------------
+
+    def _map(self, value: dict[Any, Any], name: str) -> dict[str, Any]:
+        kind = type(value)
+        node: dict[str, Any] = {"t": "map"}
+        if kind is not dict:
+            node["type"] = kind.__name__
+        if kind is defaultdict:
+            factory = value.default_factory  # type: ignore[attr-defined]
+            if factory is not None and factory not in FACTORIES:
+                raise Uncapturable(f"is a defaultdict whose factory is {factory!r}")
+            node["factory"] = FACTORIES.get(factory)
+        keys = list(value)
+        if set(map(type, keys)) <= {str}:
+            node["of"] = {key: self.encode(value[key], f"{name}.{key}") for key in keys}
+            return node
+        node["t"] = "dict"
+        node["items"] = [
+            [self.encode(key, name), self.encode(value[key], f"{name}[{key!r:.40}]")]
+            for key in keys
+        ]
+        return node
+
+    def _list(self, value: Any, name: str) -> dict[str, Any]:
+        kind = type(value).__name__
+        if kind == "list" and len(value) > LONG:
+            kinds = set(map(type, value))
+            if kinds == {float}:
+                return {"t": "floats", "leaf": self.staging.put_bytes(array("d", value).tobytes())}
+            if kinds == {int} and max(value) < BIG_INT and min(value) >= -BIG_INT:
+                return {"t": "ints", "leaf": self.staging.put_bytes(array("q", value).tobytes())}
+            if len(kinds) == 1 and (numbers := self._numbers(value)) is not None:
+                return numbers
+        if len(value) > LONG and set(map(type, value)) <= SCALARS:  # no numbers to look at
+            return {"t": kind, "items": list(value)}
+        items = [self.encode(item, f"{name}[{index}]") for index, item in enumerate(value)]
+        return {"t": kind, "items": items}
+
+    def _numbers(self, value: list[Any]) -> dict[str, Any] | None:
+        from flor.checkpoint import arrays
+
+        return arrays.encode_numbers(self, value)
+
+    def _deque(self, value: deque[Any], name: str) -> dict[str, Any]:
+        return self._list(value, name) | {"maxlen": value.maxlen}
+
+    def _bytes(self, value: Any, name: str) -> dict[str, Any]:
+        kind = type(value).__name__
+        return {"t": "bytes", "type": kind, "leaf": self.staging.put_bytes(bytes(value))}
+
+    def _plain(self, value: Any, name: str) -> dict[str, Any]:
+        if isinstance(value, complex):
+            return {"t": "complex", "parts": [value.real, value.imag]}
+        return {
+            "t": type(value).__name__,
+            "items": [value.start, value.stop, value.step],
+        }
+
+    # --- pickles --------------------------------------------------------------------------------
+
+    def _pickle(self, value: Any, name: str) -> dict[str, Any]:
+        if self.pure:
+            raise Uncapturable("needs a pickle")
+        file = io.BytesIO()
+        pickler = _Pickler(file, self, value, name)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            raise Uncapturable(f"cannot be pickled: {error}") from error
+        if file.tell() > MAX_PICKLE_BYTES:
+            raise Uncapturable(f"is too large to be pickled ({file.tell():,} bytes)")
+        self.has_pickles = True
+        leaf = self.staging.put_bytes(file.getvalue(), code=True)
+        return {
+            "t": "pickle",
+            "type": type_name(type(value)),
+            "leaf": leaf,
+            "refs": pickler.refs,
+        }
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object; tensors, arrays and declared objects in it stay outside of the pickle."""
+
+    def __init__(self, file: io.BytesIO, encoder: Encoder, root: Any, name: str) -> None:
+        super().__init__(file, protocol=4)
+        self._encoder = encoder
+        self._root = id(root)
+        self._name = name
+        self._numbers: dict[int, int] = {}
+        self.refs: list[Node] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) in SCALARS or type(obj) is int or id(obj) == self._root:
+            return None
+        number = self._numbers.get(id(obj))
+        if number is None:
+            node = self._outside(obj)
+            if node is None:
+                return None
+            number = self._numbers[id(obj)] = len(self.refs)
+            self.refs.append(node)
+        return number
+
+    def _outside(self, obj: Any) -> Node | None:
+        from flor.checkpoint import arrays
+
+        if id(obj) in self._encoder._declared or arrays.is_block(obj):
+            return self._encoder.encode(obj, self._name)
+        return None
+
+
+def plain_attributes(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object that is nothing but them: made by a class of the user's own."""
+    kind = type(value)
+    special = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
+    if _is_library(kind) or any(name in vars(b) for b in kind.__mro__[:-1] for name in special):
+        return None
+    if any(base is not object and base.__module__ == "builtins" for base in kind.__mro__):
+        return None  # a list or dict with attributes
+    found = getattr(value, "__dict__", None)
+    return dict(found) if type(found) is dict else None
+
+
+def _is_library(kind: type) -> bool:
+    """Whether the class is of an installed package: its objects may be more than they show."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__ == "__main__":
+        return False
+    if not isinstance(file, str):
+        return True
+    return "site-packages" in file or "dist-packages" in file or file.startswith(_STANDARD)
+
+
+_STANDARD = types.__file__.rpartition("types")[0]
+
+
+def type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+CONTAINERS: dict[type, Callable[[Encoder, Any, str], dict[str, Any]]] = {
+    dict: Encoder._map,
+    OrderedDict: Encoder._map,
+    Counter: Encoder._map,
+    defaultdict: Encoder._map,
+    list: Encoder._list,
+    tuple: Encoder._list,
+    set: Encoder._list,
+    frozenset: Encoder._list,
+    deque: Encoder._deque,
+    bytes: Encoder._bytes,
+    bytearray: Encoder._bytes,
+    complex: Encoder._plain,
+    range: Encoder._plain,
+    slice: Encoder._plain,
+}

@@ -1,0 +1,141 @@
+"""Objects with `state_dict`, and what modules and optimizers hold besides it.
+
+`state_dict` is what a training saves; it is not all that a continued training needs. Of a module
+go with it: parameters that are frozen, gradients that are still to be used, buffers that are not
+saved, the training mode, and plain attributes (a dropout rate that is annealed, a hidden state that
+is carried on). Of an optimizer: parameters that belong to no captured module.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from flor.checkpoint.manifest import Node
+
+if TYPE_CHECKING:
+    from flor.checkpoint.encoding import Encoder
+
+SHARDED = {"FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
+SIMPLE = (bool, int, float, str, type(None), list, dict, tuple, set)
+
+
+def encode_state(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
+    """The node of an object that has `state_dict` and `load_state_dict`."""
+    from flor.checkpoint.encoding import Uncapturable, type_name
+
+    if SHARDED & {base.__name__ for base in type(value).__mro__}:
+        raise Uncapturable(
+            "is sharded over several processes, and its state_dict would wait for all of them; "
+            "checkpoints of sharded models are not supported"
+        )
+    node: dict[str, Any] = {"t": "state", "type": type_name(type(value))}
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        return node | _module(encoder, value, name, torch)
+    node["of"] = encoder.encode(value.state_dict(), name)
+    if torch is None:
+        return node
+    if isinstance(value, torch.optim.Optimizer):
+        node["params"] = _own_parameters(encoder, value, name)
+    optimizer = getattr(value, "optimizer", None)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        node["optimizer"] = encoder.encode(optimizer, f"{name}.optimizer")
+    return node
+
+
+def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, Any]:
+    state = module.state_dict()
+    found: dict[str, Any] = {"of": encoder.encode(state, name)}
+    parameters = dict(module.named_parameters())
+    encoder.covered.update(map(id, parameters.values()))
+    frozen = [key for key, item in parameters.items() if not item.requires_grad]
+    if frozen:
+        found["frozen"] = frozen
+    if encoder.with_gradients:
+        found["grads"] = {
+            key: encoder.encode(item.grad, f"{name}.{key}.grad")
+            for key, item in parameters.items()
+            if item.grad is not None
+        }
+    buffers = {key: item for key, item in module.named_buffers() if key not in state}
+    if buffers:
+        found["buffers"] = {key: encoder.encode(b, f"{name}.{key}") for key, b in buffers.items()}
+    submodules = dict(module.named_modules())
+    found["training"] = module.training
+    other = [key for key, item in submodules.items() if item.training != module.training]
+    if other:
+        found["otherwise"] = other
+    internal = torch.nn.Module().__dict__.keys()
+    attributes = {
+        key: plain
+        for key, item in submodules.items()
+        if (plain := _attributes(encoder, item, internal, f"{name}.{key}" if key else name, torch))
+    }
+    if attributes:
+        found["attributes"] = attributes
+    return found
+
+
+def _attributes(
+    encoder: Encoder, module: Any, internal: Any, name: str, torch: Any
+) -> dict[str, Node]:
+    """What a module holds in attributes of its own, as far as that is plain data."""
+    from flor.checkpoint.encoding import UNFIT
+
+    found = {}
+    for key, item in list(vars(module).items()):
+        if key in internal or not isinstance(item, (*SIMPLE, torch.Tensor)):
+            continue
+        node = encoder.tentative(item, f"{name}.{key}")
+        if node is not UNFIT:  # else a hook, a class, a configuration: not what changes
+            found[key] = node
+    return found
+
+
+def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[Any]]:
+    """Parameters that the optimizer changes and no captured module has."""
+    return [
+        [group, index, encoder.encode(item.detach(), f"{name}.params[{group}][{index}]")]
+        for group, options in enumerate(optimizer.param_groups)
+        for index, item in enumerate(options["params"])
+        if id(item) not in encoder.covered
+    ]
+
+
+def is_loader(value: Any) -> bool:
+    """Whether it is torch's DataLoader, without a state_dict of its own."""
+    data = sys.modules.get("torch.utils.data")
+    return (
+        data is not None
+        and isinstance(value, data.DataLoader)
+        and not hasattr(value, "load_state_dict")
+    )
+
+
+def encode_loader(encoder: Encoder, loader: Any, name: str) -> dict[str, Any]:
+    """What decides in which order a DataLoader gives its items the next time."""
+    torch = sys.modules["torch"]
+    state: dict[str, Any] = {}
+    batches = getattr(loader, "batch_sampler", None)
+    parts = {
+        "": loader,
+        "sampler": getattr(loader, "sampler", None),
+        "batch_sampler": batches,
+        "batch_sampler.sampler": getattr(batches, "sampler", None),
+    }
+    for part, item in parts.items():
+        if isinstance(getattr(item, "generator", None), torch.Generator):
+            state[f"{part}.generator"] = item.generator
+        if part and type(getattr(item, "epoch", None)) is int:
+            state[f"{part}.epoch"] = item.epoch
+        if part and hasattr(item, "load_state_dict") and hasattr(item, "state_dict"):
+            state[part] = item
+    node = {"t": "loader", "state": encoder.encode(state, name)}
+    if has_lasting_workers(loader):
+        node["workers"] = loader._iterator is not None
+    return node
+
+
+def has_lasting_workers(loader: Any) -> bool:
+    return bool(getattr(loader, "persistent_workers", False)) and loader.num_workers > 0

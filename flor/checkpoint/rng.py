@@ -1,0 +1,69 @@
+"""The states of the random generators that a script may draw from.
+
+Read without importing anything, starting CUDA or drawing a number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def states() -> dict[str, Any]:
+    """By generator: `random`, `numpy`, `torch`, `cuda:0`…; as far as they are imported."""
+    found: dict[str, Any] = {}
+    standard = sys.modules.get("random")
+    if hasattr(standard, "getstate"):  # a script may have a random.py of its own
+        assert standard is not None
+        version, internal, gauss = standard.getstate()
+        found["random"] = (version, list(internal), gauss)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None and hasattr(numpy_random, "get_state"):
+        found["numpy"] = numpy_random.get_state(legacy=False)
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        found["torch"] = torch.get_rng_state()
+        cuda = getattr(torch, "cuda", None)
+        if cuda is not None and cuda.is_initialized() and not _is_capturing(cuda):
+            for index, generator in enumerate(cuda.default_generators):
+                found[f"cuda:{index}"] = generator.get_state()
+    return found
+
+
+def restore(found: Mapping[str, Any]) -> list[str]:
+    """Set the generators; the names of those that are not here."""
+    absent = []
+    for name, state in found.items():
+        if name == "random":
+            import random
+
+            version, internal, gauss = state
+            random.setstate((version, tuple(internal), gauss))
+        elif name == "numpy":
+            import numpy as np
+
+            np.random.set_state(state)
+        elif name == "torch":
+            import torch
+
+            torch.set_rng_state(state)
+        elif not _restore_device(name, state):
+            absent.append(name)
+    return absent
+
+
+def _restore_device(name: str, state: Any) -> bool:
+    import torch
+
+    index = int(name.removeprefix("cuda:"))
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        return False
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.cuda.default_generators[index].set_state(state)
+    return True
+
+
+def _is_capturing(cuda: Any) -> bool:
+    """Whether a graph is being captured: nothing may be asked of the device then."""
+    return bool(cuda.is_current_stream_capturing())

@@ -1,0 +1,201 @@
+"""Leaves → objects → manifest → journal line: the background's part of a checkpoint.
+
+The order is the promise: objects first, then the manifest, then the line that lists it. Whatever
+kills the process in between leaves objects that nobody refers to, never a listed checkpoint that
+lacks something.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+import zlib
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from flor.checkpoint import signing
+from flor.checkpoint.manifest import Leaf, Manifest
+from flor.checkpoint.memory import PAGE
+from flor.checkpoint.staging import SMALL_BYTES, Pending
+from flor.objects import ObjectStore
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that pauses every few milliseconds, with a result."""
+
+STEP_BYTES = 4 * 1024 * 1024  # hashed or written at a time
+DIRECT_BYTES = 1024 * 1024  # larger objects are written past the page cache
+ALIGNMENT = 16  # of packed leaves, so that they can be used in place
+FREE_BYTES = 1024**3  # a disk is not filled further than this
+
+
+class NoRoom(OSError):
+    """The disk is nearly full."""
+
+
+@dataclass
+class Written:
+    """What became of a checkpoint."""
+
+    manifest: Manifest
+    digest: str
+    new_bytes: int
+    began: float
+    ended: float
+    cpu_seconds: float = 0.0
+
+
+@dataclass
+class Objects:
+    """Writes objects in steps, past the page cache where that is possible."""
+
+    store: ObjectStore
+    new_bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)  # of objects that are there
+    _direct: bool = hasattr(os, "O_DIRECT")
+
+    def put(self, content: bytes | memoryview, aligned: bool = False) -> Steps[Leaf]:
+        """Store content whose memory begins on a page, if `aligned`; the result is its place."""
+        hasher, crc = hashlib.blake2b(digest_size=32), 0
+        for start in range(0, len(content), STEP_BYTES):
+            part = content[start : start + STEP_BYTES]
+            hasher.update(part)
+            crc = zlib.crc32(part, crc)
+            yield
+        digest = hasher.hexdigest()
+        if not self.store.use(digest, len(content)):
+            yield from self._write(digest, content, aligned)
+        self.sizes[digest] = len(content)
+        return Leaf(digest, 0, len(content), crc)
+
+    def _write(self, digest: str, content: bytes | memoryview, aligned: bool) -> Steps[None]:
+        partial = self.store.partial(digest)
+        _insist_on_room(partial.parent, len(content))
+        direct = aligned and self._direct and len(content) >= DIRECT_BYTES
+        fd = self._open(partial, direct)
+        try:
+            yield from self._fill(fd, memoryview(content), direct)
+            os.close(fd)
+            fd = -1
+            partial.replace(self.store.path(digest))
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+        finally:
+            if fd >= 0:
+                with suppress(OSError):
+                    os.close(fd)
+        self.new_bytes += len(content)
+
+    def _open(self, partial: Any, direct: bool) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        if direct:
+            try:
+                return os.open(partial, flags | os.O_DIRECT, 0o644)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._direct = False  # this file system knows no direct writes
+        return os.open(partial, flags, 0o644)
+
+    def _fill(self, fd: int, content: memoryview, direct: bool) -> Steps[None]:
+        direct = direct and self._direct
+        whole = len(content) // PAGE * PAGE if direct else len(content)
+        place = 0
+        while place < len(content):
+            if place == whole:
+                _go_through_cache(fd)  # the last bytes fill no page
+            end = min(place + STEP_BYTES, whole if place < whole else len(content))
+            try:
+                place += os.pwrite(fd, content[place:end], place)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._direct = False
+                _go_through_cache(fd)
+                whole = len(content)
+            yield
+
+
+def write(
+    manifest: Manifest,
+    pending: list[Pending],
+    objects: Objects,
+    done: Callable[[Written, list[Leaf]], None],
+) -> Steps[None]:
+    """The steps of writing one checkpoint; `done` is called last, when it may be listed."""
+    began, objects.new_bytes = time.perf_counter(), 0
+    leaves: list[Leaf | None] = [None] * len(pending)
+    small: list[int] = []
+    for number, item in enumerate(pending):
+        if item.ready is not None:
+            item.ready()
+        if item.leaf is not None and _is_there(objects, item.leaf):
+            leaves[number] = item.leaf
+        elif len(item.content) < SMALL_BYTES:
+            small.append(number)
+        else:
+            leaves[number] = yield from objects.put(item.content, item.slot is not None)
+    if small:
+        yield from _pack(pending, small, leaves, objects)
+    places = [leaf for leaf in leaves if leaf is not None]
+    pickles = tuple(number for number, item in enumerate(pending) if item.code)
+    manifest = replace(manifest, leaves=tuple(places), pickles=pickles)
+    if pickles:
+        digests = [signing.digest(pending[number].content) for number in pickles]
+        manifest = replace(manifest, signature=signing.sign(digests))
+    content = manifest.to_bytes()
+    yield
+    digest = (yield from objects.put(content)).digest
+    for name in {leaf.digest for leaf in places}:
+        if not objects.store.use(name, objects.sizes[name]):
+            raise FileNotFoundError(f"object {name} was removed while the checkpoint was written")
+    done(Written(manifest, digest, objects.new_bytes, began, time.perf_counter()), places)
+
+
+def _is_there(objects: Objects, leaf: Leaf) -> bool:
+    size_bytes = objects.sizes.get(leaf.digest)
+    return size_bytes is not None and objects.store.use(leaf.digest, size_bytes)
+
+
+def _pack(
+    pending: list[Pending], small: list[int], leaves: list[Leaf | None], objects: Objects
+) -> Steps[None]:
+    """Small leaves go into one object, each content once."""
+    parts: list[bytes] = []
+    offset = 0
+    places: dict[bytes, int] = {}
+    for number in small:
+        content = bytes(pending[number].content)
+        if content not in places:
+            places[content] = offset
+            padding = -len(content) % ALIGNMENT
+            parts.append(content + bytes(padding))
+            offset += len(content) + padding
+    yield
+    digest = (yield from objects.put(b"".join(parts))).digest
+    for number in small:
+        content = bytes(pending[number].content)
+        leaves[number] = Leaf(digest, places[content], len(content), zlib.crc32(content))
+
+
+def _insist_on_room(folder: Any, size_bytes: int) -> None:
+    system = os.statvfs(folder)
+    free = system.f_bavail * system.f_frsize
+    if free < size_bytes + FREE_BYTES:
+        raise NoRoom(
+            errno.ENOSPC,
+            f"{free / 2**30:.1f} GiB are left on the disk of {folder}; `flor gc` helps",
+        )
+
+
+def _go_through_cache(fd: int) -> None:
+    import fcntl
+
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)

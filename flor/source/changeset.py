@@ -1,0 +1,720 @@
+"""What a loop changes, by the rules of Table 2 of the Flor paper, extended. Pure.
+
+A change is a path: a variable and attributes of it, `best`, `self.best`. The paper's rules find
+assigned names and the receivers of method calls. Beyond them, functions of the same file are
+looked into, a change through one name (`a = b`) reaches the other, and stores into containers
+count. Where the paper gives up (rules 0 and 5) a guess is made, and the statement is listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import types
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from flor.source.names import (
+    COMPREHENSIONS,
+    DYNAMIC,
+    FUNCTIONS,
+    SCOPED,
+    WITHS,
+    Comprehension,
+    Scope,
+    blocks,
+    children,
+    first_line,
+    loop_at,
+    scopes,
+    values,
+    words,
+)
+
+DEPTH = 4  # calls that are followed, one inside the other
+LONGEST = 6  # names in a path; `node = node.next` would make endless ones
+
+# Methods that change lists, dicts, sets and queues; besides torch's, which end with one `_`.
+MUTATORS = words(
+    """add append appendleft clear difference_update discard extend extendleft insert
+    intersection_update pop popitem popleft remove reverse rotate setdefault sort
+    symmetric_difference_update update"""
+)
+# Iterating over these gives the elements of their arguments.
+VIEWS = words("enumerate filter iter list loop reversed sorted tqdm tuple zip")
+CHANGING_BUILTINS = words("anext delattr next setattr")
+# Functions (or their beginnings) that change their first argument; besides `…_` again.
+IN_PLACE = words(
+    """bisect.insort heapq.heap random.shuffle numpy.random.shuffle numpy.copyto
+    numpy.fill_diagonal numpy.place numpy.put operator.delitem operator.setitem
+    torch.autograd.backward torch.distributed."""
+)
+# Libraries whose other functions change no argument.
+PURE_LIBRARIES = words(
+    """PIL argparse base64 bisect cmath collections contextlib copy csv dataclasses datetime
+    decimal einops enum flor fractions functools gc glob hashlib heapq itertools jax json logging
+    math matplotlib mlflow numpy operator os pandas pathlib pickle platform pprint random re scipy
+    seaborn shutil sklearn statistics string struct subprocess sys tempfile tensorflow textwrap
+    time torch torchaudio torchmetrics torchvision tqdm traceback typing uuid wandb warnings"""
+)
+CONSTRUCTORS = ("__new__", "__init__", "__post_init__")
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+class How(str, enum.Enum):
+    """In which way something changes."""
+
+    ASSIGNED = "assigned"  # the name or attribute is bound or deleted
+    MUTATED = "mutated"  # the object may be changed in place
+    PASSED = "passed"  # it is given to a call that may change it; a guess
+
+
+SUREST = (How.ASSIGNED, How.MUTATED, How.PASSED)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path that the loop changes. `rules` are those of Table 2, or those that they extend."""
+
+    path: str
+    how: How  # the surest that was seen
+    rules: tuple[int, ...]
+    scope: str  # of the path's first name: local, global or nonlocal
+    first_line: int
+
+
+@dataclass(frozen=True)
+class LoopChanges:
+    """The changeset of one loop. What is `uncertain` was not understood: line and statement."""
+
+    line: int
+    end_line: int
+    changes: tuple[Change, ...]
+    uncertain: tuple[tuple[int, str], ...]
+    grads: str  # cleared: before each `.backward(` of an iteration; kept; unknown: there is none
+
+
+class _Source(NamedTuple):
+    """A variable or attribute that a value may be; or `inside` which it may be."""
+
+    owner: Scope
+    path: str
+    inside: bool = False
+
+
+class _Effect(NamedTuple):
+    """A change at one place; `owner` is the scope whose variable the path begins with."""
+
+    owner: Scope
+    path: str
+    how: How
+    rule: int
+    line: int
+    sure: bool = True  # false: only some method was called
+
+
+class _Call(NamedTuple):
+    """A function of this file that is called, or may be at any time. Rule None: its own rules."""
+
+    function: Scope
+    line: int
+    rule: int | None = None
+    arguments: tuple[tuple[str, tuple[_Source, ...]], ...] = ()
+
+
+_Links: TypeAlias = defaultdict[tuple[Scope, str], list[_Source]]
+
+
+def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
+    """What the loop whose header is at `line` changes; None if there is no loop."""
+    found = loop_at(tree, line)
+    if found is None:
+        return None
+    loop, home = found
+    program = _Program(tree)
+    scope = program.scopes[home]
+    walk = _Walk(program)
+    walk.run([loop], scope)
+    for around in scope.around():
+        walk.link(around)
+    changes = _merged(program.complete(walk, DEPTH), scope)
+    end = loop.end_lineno or loop.lineno
+    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), _grads(loop.body))
+
+
+def code_matches(tree_source: str, filename: str, code: types.CodeType) -> bool:
+    """Whether `code` was compiled from this source, so that its lines are the source's lines.
+
+    The name of the file does not matter, nor do the values of default arguments. Compiling may
+    repeat the source's syntax warnings.
+    """
+    try:
+        waiting = [compile(tree_source, filename, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    if code.co_name == "<module>":
+        return _same(waiting[0], code)
+    while waiting:
+        ours = waiting.pop()
+        if ours.co_firstlineno == code.co_firstlineno and _same(ours, code):
+            return True
+        waiting += [item for item in ours.co_consts if isinstance(item, types.CodeType)]
+    return False
+
+
+def _same(one: object, other: object) -> bool:
+    """Equality of code objects and of constants; 1, 1.0 and True differ."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
+        fields = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_consts")
+        return list(one.co_lines()) == list(other.co_lines()) and all(
+            _same(getattr(one, field), getattr(other, field)) for field in fields
+        )
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, frozenset) and isinstance(other, frozenset):
+        return sorted(map(repr, one)) == sorted(map(repr, other))
+    if isinstance(one, (float, complex)):
+        return repr(one) == repr(other)  # nan, -0.0
+    return one == other
+
+
+def _merged(effects: Iterable[_Effect], scope: Scope) -> tuple[Change, ...]:
+    """One change for each path that can be named in a scope."""
+    around = list(scope.around())
+    found: defaultdict[tuple[str, str], list[_Effect]] = defaultdict(list)
+    for effect in effects:
+        if effect.owner is scope:
+            found[effect.path, "local"].append(effect)
+        elif effect.owner in around:
+            outer = "global" if effect.owner is around[-1] else "nonlocal"
+            found[effect.path, outer].append(effect)
+    return tuple(
+        Change(
+            path,
+            min((effect.how for effect in group), key=SUREST.index),
+            tuple(sorted({effect.rule for effect in group})),
+            whose,
+            min(effect.line for effect in group),
+        )
+        for (path, whose), group in sorted(found.items())
+    )
+
+
+class _Program:
+    """A module's scopes, and what its functions do."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.scopes = scopes(tree)
+        self.methods: defaultdict[str, list[Scope]] = defaultdict(list)
+        for scope in self.scopes.values():
+            if scope.is_class:
+                for name, found in scope.inner.items():
+                    self.methods[name] += found
+        self.walks: dict[Scope, _Walk] = {}
+        self.known: dict[tuple[Scope, int], list[_Effect]] = {}
+
+    def effects(self, function: Scope, depth: int) -> list[_Effect]:
+        """What a call does to the function's parameters and to names outside it."""
+        if (function, depth) not in self.known:
+            if depth == 0:
+                names = [parameter.arg for parameter in function.parameters]
+                found = [_Effect(function, name, How.PASSED, 5, 0, False) for name in names]
+            else:
+                outer = list(function.around())
+                effects = self.complete(self._walk(function), depth)
+                seen = {(e.owner, e.path, e.how, e.sure): e for e in effects if e.owner in outer}
+                found = list(seen.values())
+            self.known[function, depth] = found
+        return self.known[function, depth]
+
+    def _walk(self, function: Scope) -> _Walk:
+        if function not in self.walks:
+            walk = self.walks[function] = _Walk(self, called=True)
+            node = function.node
+            if isinstance(node, ast.Lambda):
+                walk.run([ast.Return(node.body, lineno=node.lineno)], function)
+            elif isinstance(node, SCOPED):
+                walk.run(node.body, function)
+                walk.link(function)
+        return self.walks[function]
+
+    def complete(self, walk: _Walk, depth: int) -> list[_Effect]:
+        """The effects of a walk with those of the functions that it met, through all names."""
+        found = list(walk.effects)
+        for call in walk.calls:
+            for effect in self.effects(call.function, depth - 1):
+                found += _at_call(effect, call)
+        return _through_links(found, walk.links)
+
+    def imported(self, scope: Scope, path: str) -> str | None:
+        """What a path is called by the library that it comes from, "numpy.random.shuffle"."""
+        root, dot, rest = path.partition(".")
+        owner = scope.owner(root)
+        if root == "flor" and root not in owner.binds:
+            return path
+        return owner.imports[root] + dot + rest if root in owner.imports else None
+
+    def is_module(self, scope: Scope, path: str) -> bool:
+        """Whether a path is no variable, but a library's module or something inside one."""
+        full = self.imported(scope, path)
+        root = path.partition(".")[0]
+        bound = root in scope.owner(root).modules and "." not in path
+        return full is not None and (bound or full.partition(".")[0] in PURE_LIBRARIES)
+
+    def sources(self, scope: Scope, node: ast.AST, iterated: bool = False) -> list[_Source]:
+        """The variables that a value may be; with `iterated`, that its elements may be."""
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            path, inside = _held(node)
+            root = path.partition(".")[0] if path else ""
+            owner = scope.owner(root)
+            defined = root in owner.inner and root not in owner.stored
+            if not path or defined or scope.is_builtin(root) or self.is_module(scope, path):
+                return []
+            return [_Source(owner, path, inside or iterated)]
+        below: list[ast.AST] = []
+        if isinstance(node, ast.Starred):
+            below, iterated = [node.value], True
+        elif isinstance(node, ast.keyword):
+            below = [node.value]
+        elif isinstance(node, ast.IfExp):
+            below = [node.body, node.orelse]
+        elif isinstance(node, ast.BoolOp):
+            below = list(node.values)
+        elif isinstance(node, ast.NamedExpr):
+            below = [node.target, node.value]
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)) and iterated:
+            below, iterated = list(node.elts), False
+        elif isinstance(node, ast.Call) and iterated:
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if name in VIEWS:
+                below = list(node.args)
+            elif name in ("items", "values") and isinstance(node.func, ast.Attribute):
+                below = [node.func.value]
+        return [source for item in below for source in self.sources(scope, item, iterated)]
+
+    def given(self, scope: Scope, node: ast.AST) -> list[_Source]:
+        """What a call can reach through an argument."""
+        display = isinstance(node, (ast.Tuple, ast.List, ast.Set))
+        return self.sources(scope, node, iterated=display)
+
+
+def _held(node: ast.AST) -> tuple[str | None, bool]:
+    """The path of what a target or a receiver is, or (then True) of the container it is in."""
+    names: list[str] = []
+    inside = False
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            names.append(node.attr)
+        elif isinstance(node, ast.Subscript):
+            names, inside = [], True
+        else:
+            return None, inside
+        node = node.value
+    return ".".join([node.id, *reversed(names)]), inside
+
+
+def _taking(function: Scope, call: ast.Call) -> Iterator[Sequence[str]]:
+    """The parameters that each argument of a call may be for, keywords last."""
+    assert isinstance(function.node, (*FUNCTIONS, ast.Lambda))
+    args = function.node.args
+    names = [arg.arg for arg in [*args.posonlyargs, *args.args]][bool(function.receiver) :]
+    every = [arg.arg for arg in function.parameters]
+    more = [args.vararg.arg] if args.vararg else []
+    starred = False
+    for index, argument in enumerate(call.args):
+        starred = starred or isinstance(argument, ast.Starred)
+        yield every if starred else names[index : index + 1] or more
+    for keyword in call.keywords:
+        more = [args.kwarg.arg] if args.kwarg else []
+        yield every if keyword.arg is None else [keyword.arg] if keyword.arg in every else more
+
+
+def _at_call(effect: _Effect, call: _Call) -> Iterator[_Effect]:
+    """A function's effect as its caller sees it."""
+    rule = effect.rule if call.rule is None else call.rule
+    if effect.owner is not call.function:
+        yield effect._replace(rule=rule, line=call.line)
+        return
+    root, dot, rest = effect.path.partition(".")
+    if effect.how is How.ASSIGNED and not rest:
+        return  # the parameter is only bound to something else
+    for source in dict(call.arguments).get(root, ()):
+        here = effect._replace(owner=source.owner, rule=rule, line=call.line)
+        if source.inside:
+            how = How.PASSED if effect.how is How.PASSED else How.MUTATED
+            yield here._replace(path=source.path, how=how)
+        else:
+            yield here._replace(path=source.path + dot + rest)
+
+
+def _through_links(effects: list[_Effect], links: _Links) -> list[_Effect]:
+    """The effects, and those that they have under other names for the same objects."""
+    found = dict.fromkeys(effects)
+    waiting = list(found)
+    seen = {(effect.owner, effect.path, effect.how, effect.sure) for effect in waiting}
+    while waiting:
+        effect = waiting.pop()
+        names = effect.path.split(".")
+        for length in range(1, len(names) + 1):
+            rest = names[length:]
+            if effect.how is How.ASSIGNED and not rest:
+                continue  # the name is bound to another object, the old one is not changed
+            for source in links.get((effect.owner, ".".join(names[:length])), ()):
+                if source.inside and not effect.sure:
+                    continue  # as for `batch.to(device)`: it would change the data set
+                path, how = ".".join([source.path, *rest]), effect.how
+                if source.inside:
+                    path = source.path
+                    how = How.PASSED if how is How.PASSED else How.MUTATED
+                reached = effect._replace(owner=source.owner, path=path, how=how)
+                key = (reached.owner, path, how, reached.sure)
+                if key not in seen and path.count(".") < LONGEST:
+                    seen.add(key)
+                    found[reached] = None
+                    waiting.append(reached)
+    return list(found)
+
+
+class _Walk:
+    """Collects what statements do, call by call. `called`: they are a function's body."""
+
+    def __init__(self, program: _Program, called: bool = False) -> None:
+        self.program = program
+        self.called = called
+        self.effects: list[_Effect] = []
+        self.calls: list[_Call] = []
+        self.links: _Links = defaultdict(list)
+        self.uncertain: list[tuple[int, str]] = []
+        self.changed: set[tuple[Scope, str]] = set()
+
+    def run(self, body: Sequence[ast.AST], scope: Scope) -> None:
+        waiting = [(node, scope) for node in reversed(body)]
+        while waiting:
+            node, scope = waiting.pop()
+            self._statement(scope, node)
+            below = [item for block in blocks(node) for item in block]
+            if isinstance(node, ast.ClassDef):  # its body runs here
+                below, scope = list(node.body), self.program.scopes[node]
+            waiting += [(item, scope) for item in reversed(below)]
+
+    def _statement(self, scope: Scope, node: ast.AST) -> None:
+        """What a simple statement or a header does."""
+        header = [child for child in children(node) if not isinstance(child, STATEMENTS)]
+        if isinstance(node, ast.Assign):
+            self._assignment(scope, node)
+        elif isinstance(node, SCOPED):
+            self._assign(scope, [node.name], 3, node.lineno)
+            if isinstance(node, FUNCTIONS):  # it may be called, some time
+                self.calls.append(_Call(self.program.scopes[node], node.lineno))
+            self._evaluate(scope, header)
+        elif isinstance(node, ast.Expr):
+            value = node.value.value if isinstance(node.value, ast.Await) else node.value
+            self._evaluate(scope, [value], bare=value)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                self._evaluate(scope, [node.value], stored=True)
+                self._evaluate(scope, [node.target], self._rule(scope, node.value))
+        else:
+            self._evaluate(scope, header, stored=isinstance(node, ast.AugAssign))
+            names = scope.parts[node].binds if isinstance(node, IMPORTS) else set()
+            if isinstance(node, ast.match_case):
+                names = scope.parts[node.pattern].binds
+            elif isinstance(node, ast.ExceptHandler) and node.name:
+                names = {node.name}
+            elif isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Subscript):
+                # A number is replaced, a list or a tensor is changed.
+                path, _ = _held(node.target)
+                if path:
+                    self._emit(scope, path, How.MUTATED, 3, node.lineno)
+            elif isinstance(node, ast.Return) and node.value:
+                self._escape(scope, node.value)
+            self._assign(scope, names, 3, first_line(node))
+
+    def _assignment(self, scope: Scope, node: ast.Assign) -> None:
+        self._evaluate(scope, [node.value], stored=True)
+        rule = self._rule(scope, node.value)
+        names = [_held(part)[0] for target in node.targets for part in [target, *children(target)]]
+        known = any(
+            (scope.owner(name.partition(".")[0]), name) in self.changed for name in names if name
+        )
+        if rule == 3 and known and self.program.sources(scope, node.value, iterated=True):
+            rule = 0  # something that has changed is now what another name is
+            self._doubt(node)
+        self._evaluate(scope, node.targets, rule)
+        if any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets):
+            self._escape(scope, node.value)
+
+    def _rule(self, scope: Scope, value: ast.AST) -> int:
+        """The rule for the targets of an assignment."""
+        call = value.value if isinstance(value, ast.Await) else value
+        if not isinstance(call, ast.Call):
+            return 3
+        if not isinstance(call.func, ast.Attribute):
+            return 2
+        path, _ = _held(call.func.value)
+        return 1 if path and not self._is_library(scope, path, call.func.attr) else 2
+
+    def _assign(self, scope: Scope, names: Iterable[str], rule: int, line: int) -> None:
+        for name in names:
+            self._emit(scope, name, How.ASSIGNED, rule, line)
+
+    def _emit(
+        self, scope: Scope, path: str, how: How, rule: int, line: int, sure: bool = True
+    ) -> None:
+        owner = scope.owner(path.partition(".")[0])
+        self.changed.add((owner, path))
+        self.effects.append(_Effect(owner, path, how, rule, line, sure))
+
+    def _give(self, scope: Scope, nodes: Iterable[ast.AST], how: How, rule: int) -> None:
+        """Arguments are handed to something that changes them, for certain or perhaps."""
+        for node in nodes:
+            for source in self.program.given(scope, node):
+                line, sure = getattr(node, "lineno", 0), how is not How.PASSED
+                self.effects.append(_Effect(source.owner, source.path, how, rule, line, sure))
+
+    def _escape(self, scope: Scope, value: ast.AST) -> None:
+        """What a function returns, yields or stores somewhere can be changed from there."""
+        if self.called and isinstance(value, ast.Name):
+            self._give(scope, [value], How.PASSED, 5)
+
+    def _doubt(self, node: ast.expr | ast.stmt) -> None:
+        text = " ".join(ast.unparse(node).split())
+        self.uncertain.append((node.lineno, text if len(text) <= 80 else text[:79] + "…"))
+
+    def _evaluate(
+        self,
+        scope: Scope,
+        roots: Iterable[ast.AST],
+        rule: int = 3,
+        stored: bool = False,
+        bare: ast.AST | None = None,
+    ) -> None:
+        """All that happens in expressions and targets. `rule` is for what they bind.
+
+        `stored`: the value is assigned to something. `bare`: a call that is a whole statement.
+        """
+        waiting = [(root, scope) for root in roots]
+        while waiting:
+            node, scope = waiting.pop()
+            below = children(node)
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+                self._variable(scope, node, rule)
+            elif isinstance(node, ast.Call):
+                self._call(scope, node, stored, node is bare)
+                below = [*node.args, *node.keywords]
+                if isinstance(node.func, ast.Attribute):
+                    below.append(node.func.value)
+                elif not isinstance(node.func, ast.Name):
+                    below.append(node.func)
+            elif isinstance(node, ast.NamedExpr):
+                self._evaluate(scope, [node.target], self._rule(scope, node.value))
+                self._link(node.target, scope, node.value, scope)
+                below = [node.value]
+            elif isinstance(node, ast.Lambda):
+                self.calls.append(_Call(self.program.scopes[node], node.lineno))
+                below = [node.args]
+            elif isinstance(node, COMPREHENSIONS):
+                waiting += self._comprehension(scope, node)
+                below = []
+            elif isinstance(node, (ast.Yield, ast.YieldFrom)) and node.value:
+                self._escape(scope, node.value)
+            waiting += [(item, scope) for item in below]
+
+    def _variable(
+        self, scope: Scope, node: ast.Name | ast.Attribute | ast.Subscript, rule: int
+    ) -> None:
+        """A name or path that is bound, or one that may mean a function of this file."""
+        path, inside = _held(node)
+        if path and not isinstance(node.ctx, ast.Load):
+            how = How.MUTATED if inside else How.ASSIGNED
+            self._emit(scope, path, how, 4 if inside else rule, node.lineno)
+        elif isinstance(node, ast.Name):
+            functions = scope.owner(node.id).inner.get(node.id, [])
+            self.calls += [_Call(found, node.lineno) for found in functions if not found.is_class]
+        elif isinstance(node, ast.Attribute) and (own := self._own_class(scope, node.value)):
+            call = ast.Call(node, [], [], lineno=node.lineno)
+            self._follow(scope, own.inner.get(node.attr, []), call, 4)
+
+    def _comprehension(self, scope: Scope, node: Comprehension) -> list[tuple[ast.AST, Scope]]:
+        inner = self.program.scopes[node]
+        below: list[tuple[ast.AST, Scope]] = [(value, inner) for value in values(node)]
+        for generator in node.generators:
+            around = scope if generator is node.generators[0] else inner
+            below += [(generator.iter, around), *((test, inner) for test in generator.ifs)]
+            self._link(generator.target, inner, generator.iter, around, iterated=True)
+        return below
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def _call(self, scope: Scope, node: ast.Call, stored: bool, bare: bool) -> None:
+        by_name, by_object = (2, 1) if stored else (5, 4)
+        if isinstance(node.func, ast.Name):
+            self._named(scope, node, node.func.id, by_name, bare)
+        elif not isinstance(node.func, ast.Attribute):
+            self._unknown(scope, node, by_name, bare)
+        else:
+            path, _ = _held(node.func.value)
+            own = self._own_class(scope, node.func.value)
+            if path and self._is_library(scope, path, node.func.attr):
+                full = self.program.imported(scope, path)
+                self._library(scope, node, f"{full}.{node.func.attr}", by_name, bare)
+            elif own and node.func.attr in own.attributes - own.inner.keys():
+                self._unknown(scope, node, by_name, bare)  # self.model(x): no method of self
+            else:
+                self._method(scope, node, node.func, by_object)
+
+    def _named(self, scope: Scope, node: ast.Call, name: str, rule: int, bare: bool) -> None:
+        owner = scope.owner(name)
+        known = owner.inner.get(name, [])
+        full = self.program.imported(scope, name)
+        lambdas = any(isinstance(inner.node, ast.Lambda) for inner in known)
+        for inner in known:
+            made = [m for n in CONSTRUCTORS for m in inner.inner.get(n, ()) if inner.is_class]
+            self._follow(scope, made or [inner], node, rule)
+            if inner.is_class and not made:  # a data class keeps what it is given
+                self._give(scope, [*node.args, *node.keywords], How.PASSED, rule)
+        if scope.is_builtin(name):
+            if name in CHANGING_BUILTINS:
+                self._give(scope, node.args[:1], How.MUTATED, rule)
+            elif name in DYNAMIC and not (name == "vars" and node.args):
+                self._doubt(node)
+        elif full:
+            self._library(scope, node, full, rule, bare)
+        elif not known or (name in owner.stored and not lambdas):
+            self._unknown(scope, node, rule, bare)
+
+    def _method(self, scope: Scope, node: ast.Call, func: ast.Attribute, rule: int) -> None:
+        path, _ = _held(func.value)
+        own = self._own_class(scope, func.value)
+        methods = (own.inner.get(func.attr) if own else None) or self.program.methods[func.attr]
+        self._follow(scope, methods, node, rule)
+        if not methods:
+            for argument in node.args:
+                self._escape(scope, argument)
+        if path and not (own and methods) and not scope.is_builtin(path.partition(".")[0]):
+            torch_like = func.attr.endswith("_") and not func.attr.endswith("__")
+            sure = func.attr in MUTATORS or torch_like
+            self._emit(scope, path, How.MUTATED, rule, node.lineno, sure)
+
+    def _is_library(self, scope: Scope, path: str, attribute: str) -> bool:
+        """Whether an attribute of `path` is a library's function, not an object's method."""
+        inside = path.partition(".")[0] in scope.owner(path.partition(".")[0]).modules
+        return self.program.is_module(scope, path) or (inside and attribute not in MUTATORS)
+
+    def _library(self, scope: Scope, node: ast.Call, full: str, rule: int, bare: bool) -> None:
+        torch_like = full.endswith("_") and not full.endswith("__")
+        if full.startswith(tuple(IN_PLACE)) or (torch_like and not full.startswith("operator.")):
+            self._give(scope, [*node.args, *node.keywords][:1], How.MUTATED, rule)
+        elif full.partition(".")[0] not in PURE_LIBRARIES:
+            self._unknown(scope, node, rule, bare)
+        outputs = [keyword for keyword in node.keywords if keyword.arg == "out"]
+        self._give(scope, outputs, How.MUTATED, rule)
+
+    def _unknown(self, scope: Scope, node: ast.Call, rule: int, bare: bool) -> None:
+        self._give(scope, [*node.args, *node.keywords], How.PASSED, rule)
+        if bare:
+            self._doubt(node)
+
+    def _own_class(self, scope: Scope, node: ast.AST) -> Scope | None:
+        """The class whose `self` an expression is."""
+        if not isinstance(node, ast.Name):
+            return None
+        owner = scope.owner(node.id)
+        return owner.parent if owner.receiver == node.id else None
+
+    def _follow(self, scope: Scope, functions: Sequence[Scope], node: ast.Call, rule: int) -> None:
+        """Functions of this file that a call may mean, with what their parameters are given."""
+        functions = [found for found in functions if not found.is_class]
+        if not functions:
+            return
+        given = [self.program.given(scope, argument) for argument in [*node.args, *node.keywords]]
+        receiver: list[_Source] = []
+        if isinstance(node.func, ast.Attribute) and self._own_class(scope, node.func.value):
+            receiver = self.program.sources(scope, node.func.value)
+        for function in functions:
+            found: defaultdict[str, list[_Source]] = defaultdict(list)
+            if function.receiver:
+                found[function.receiver] += receiver
+            for names, sources in zip(_taking(function, node), given, strict=True):
+                for name in names:
+                    found[name] += sources
+            arguments = tuple((name, tuple(sources)) for name, sources in found.items())
+            self.calls.append(_Call(function, node.lineno, rule, arguments))
+
+    # -- names for one object ---------------------------------------------------------------
+
+    def link(self, scope: Scope) -> None:
+        """Find the names that are given to objects anywhere in a function or module."""
+        waiting = list(getattr(scope.node, "body", ()))
+        while waiting:
+            node = waiting.pop()
+            waiting += [item for block in blocks(node) for item in block]
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._link(target, scope, node.value, scope)
+                    if not isinstance(node.value, ast.Constant):  # a = b = []
+                        self._link(target, scope, node.targets[0], scope)
+            elif isinstance(node, ast.AnnAssign) and node.value:
+                self._link(node.target, scope, node.value, scope)
+            elif isinstance(node, (ast.For, ast.AsyncFor)):
+                self._link(node.target, scope, node.iter, scope, iterated=True)
+
+    def _link(
+        self,
+        target: ast.AST,
+        scope: Scope,
+        value: ast.AST,
+        around: Scope,
+        iterated: bool = False,
+    ) -> None:
+        """Note that a target is another name for what a value is, or for elements of it."""
+        if isinstance(target, (ast.Tuple, ast.List)):
+            plain = not any(isinstance(part, ast.Starred) for part in target.elts)
+            if isinstance(value, (ast.Tuple, ast.List)) and plain and not iterated:
+                for part, item in zip(target.elts, value.elts):  # noqa: B905 - may be wrong code
+                    self._link(part, scope, item, around)
+            else:
+                for part in target.elts:
+                    self._link(part, scope, value, around, iterated=True)
+            return
+        path, inside = _held(target)
+        if not path or inside:
+            return
+        owner = scope.owner(path.partition(".")[0])
+        for source in self.program.sources(around, value, iterated):
+            one, other = f"{path}.", f"{source.path}."
+            if owner is source.owner and (one.startswith(other) or other.startswith(one)):
+                continue  # `node = node.next`
+            self.links[owner, path].append(source)
+            if not source.inside:
+                self.links[source.owner, source.path].append(_Source(owner, path))
+
+
+def _grads(body: Sequence[ast.AST]) -> str:
+    found: list[bool] = []
+    _clears(body, False, found)
+    if not found:
+        return "unknown"
+    return "cleared" if all(found) else "kept"
+
+
+def _clears(body: Sequence[ast.AST], cleared: bool, found: list[bool]) -> bool:
+    """Whether gradients are cleared for certain after statements; `found` by each backward."""
+    for node in body:
+        below = blocks(node) or ([[*node.body]] if isinstance(node, SCOPED) else [])
+        header = [child for child in children(node) if not isinstance(child, STATEMENTS)]
+        for child in (inner for part in header for inner in ast.walk(part)):
+            if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+                if child.func.attr == "backward":
+                    found.append(cleared)
+                elif child.func.attr == "zero_grad" and isinstance(node, ast.Expr):
+                    cleared = cleared or child is node.value
+        ends = [_clears(block, cleared, found) for block in below]
+        if isinstance(node, (ast.If, *WITHS)):
+            cleared = cleared or all(ends)
+    return cleared

@@ -1,0 +1,249 @@
+"""The checkpoints of runs: which there are, at which place, and which answers to a question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flor.errors import DamagedCheckpoint, NoCheckpoint, ObjectMissing, QueryError
+from flor.model import Checkpoint, Context, Step
+from flor.objects import ObjectStore
+from flor.store.catalog import RunRow, find_run
+from flor.store.database import Database
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flor.checkpoint.manifest import Manifest
+    from flor.config import Settings
+
+SHOWN = 6  # places in a message
+FIELDS = (
+    *("number", "manifest", "loop", "iteration", "boundary", "final", "size_bytes", "new_bytes"),
+    *("stall_seconds", "write_seconds", "at", "names", "scope"),
+)
+SHOWN_FIELDS = ("boundary", "final", "size_bytes", "new_bytes", "stall_seconds", "write_seconds")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A checkpoint of a run, with its place by name: the main loop's iteration is the last."""
+
+    run_id: str
+    place: Context
+    checkpoint: Checkpoint
+
+    @property
+    def where(self) -> str:
+        steps = [f"{step.name} {step.iteration}" for step in self.place]
+        return ", ".join(steps) or "the top level"
+
+    def is_at(self, place: Mapping[str, int | str]) -> bool:
+        """Whether it is in those iterations: by number, or by the text that the loop yielded."""
+        steps = {step.name: step for step in self.place}
+        return all(
+            name in steps
+            and wanted == (steps[name].value if isinstance(wanted, str) else steps[name].iteration)
+            for name, wanted in place.items()
+        )
+
+
+def list_checkpoints(db: Database, run: RunRow) -> list[Listed]:
+    """Those that the run's journals list, in the order in which they were taken."""
+    loops = {
+        row[0]: row[1:]
+        for row in db.execute(
+            "select loop_pk, name, parent_pk, parent_iteration from loop_instances "
+            "where run_pk = ?",
+            (run.run_pk,),
+        )
+    }
+    rows = db.execute(
+        "select checkpoint, manifest, loop_pk, iteration, boundary, final, size_bytes, new_bytes, "
+        "stall_seconds, write_seconds, at, names, scope from checkpoints where run_pk = ? "
+        "order by file_no, at, checkpoint",
+        (run.run_pk,),
+    )
+    labels = _labels(db, loops)
+    found = []
+    for row in rows:
+        checkpoint = Checkpoint(
+            **dict(zip(FIELDS, row, strict=True))
+            | {"final": bool(row[5]), "names": tuple(json.loads(row[11]))}
+        )
+        place = _place(loops, labels, checkpoint.loop, checkpoint.iteration)
+        found.append(Listed(run.run_id, place, checkpoint))
+    return found
+
+
+def table(settings: Settings, db: Database, name: str) -> pd.DataFrame:
+    """The checkpoints of the run that `name` names. Raises UnknownRun."""
+    import pandas as pd
+
+    from flor.store.bucket import store_of
+
+    store = store_of(settings)
+    listed = list_checkpoints(db, find_run(db, name))
+    there = {item.checkpoint.manifest for item in present(store, listed)}
+    rows = []
+    for item in listed:
+        row: dict[str, Any] = {"run_id": item.run_id}
+        row |= {step.name: step.iteration for step in item.place}
+        row |= {name: getattr(item.checkpoint, name) for name in SHOWN_FIELDS}
+        row["kept"] = item.checkpoint.manifest in there
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def newest_with_checkpoints(db: Database, but: str | None = None) -> RunRow:
+    """The newest run that has any, other than the run `but`. Raises NoCheckpoint."""
+    sql = (
+        "select r.run_id from runs r where exists "
+        "(select 1 from checkpoints c where c.run_pk = r.run_pk) and r.run_id <> ?"
+    )
+    params = [but or ""]
+    if db.scope is not None:
+        sql += " and r.projid = ?"
+        params.append(db.scope)
+    found = db.execute(f"{sql} order by r.tstamp desc, r.run_id desc limit 1", params)
+    if not found:
+        raise NoCheckpoint(
+            "no run has checkpoints yet: wrap a training in "
+            "`with flor.checkpointing(model=…, optimizer=…):`"
+        )
+    return find_run(db, found[0][0])
+
+
+def present(store: ObjectStore, listed: Iterable[Listed]) -> list[Listed]:
+    """Those whose manifest is still to be had."""
+    return [item for item in listed if _is_there(store, item.checkpoint.manifest)]
+
+
+def read_manifest(store: ObjectStore, listed: Listed) -> Manifest:
+    """The document of a checkpoint. Raises NoCheckpoint or DamagedCheckpoint."""
+    from flor.checkpoint.manifest import Manifest
+
+    try:
+        content = store.get(listed.checkpoint.manifest)
+    except ObjectMissing as error:
+        raise NoCheckpoint(
+            f"run {listed.run_id} had a checkpoint at {listed.where}, which is not kept any more: "
+            f"{error}"
+        ) from error
+    manifest = Manifest.from_bytes(content)
+    if manifest.run_id != listed.run_id:
+        raise DamagedCheckpoint(
+            f"the checkpoint at {listed.where} is listed by run {listed.run_id} and says that it "
+            f"is of run {manifest.run_id}; the journal was changed"
+        )
+    return manifest
+
+
+def choose(db: Database, store: ObjectStore, run: RunRow, place: Mapping[str, int | str]) -> Listed:
+    """The newest checkpoint of a run at a place; without one, its last. Raises NoCheckpoint."""
+    listed = list_checkpoints(db, run)
+    if not listed:
+        raise NoCheckpoint(
+            f"run {run.run_id} has no checkpoints: wrap its training in "
+            "`with flor.checkpointing(model=…, optimizer=…):`"
+        )
+    names = {step.name for item in listed for step in item.place}
+    for name in place:
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise NoCheckpoint(
+                f"run {run.run_id} has no checkpoints by {name!r}; its loops with checkpoints: "
+                f"{known}"
+            )
+    there = present(store, listed)
+    at = [item for item in there if item.is_at(place)]
+    if at:
+        return at[-1]
+    wanted = ", ".join(f"{name}={value!r}" for name, value in place.items()) or "any place"
+    lost = any(item.is_at(place) for item in listed)
+    reason = "is not kept any more" if lost else "was never taken, to keep the overhead low"
+    raise NoCheckpoint(
+        f"run {run.run_id} has no checkpoint at {wanted}: it {reason}. There are: {_shown(there)}"
+    )
+
+
+def choose_where(
+    settings: Settings, db: Database, store: ObjectStore, where: str, run: RunRow | None
+) -> Listed:
+    """The newest checkpoint at one of the rows of the frame that fulfil a condition.
+
+    Raises QueryError or NoCheckpoint.
+    """
+    from flor.store.query import sql
+
+    frame = sql(settings, db, f"select * from frame where ({where}\n)")  # noqa: S608 - a sandbox
+    if frame.empty:
+        raise NoCheckpoint(f"no row of the table fulfils {where!r}")
+    if "run_id" not in frame:
+        raise QueryError(f"{where!r} does not lead to rows of runs")
+    rows = frame.to_dict("records")
+    known: dict[str, list[Listed]] = {}
+    for row in reversed(rows):
+        run_id = str(row["run_id"])
+        if run is not None and run_id != run.run_id:
+            continue
+        if run_id not in known:
+            known[run_id] = list_checkpoints(db, find_run(db, run_id))
+        for item in reversed(known[run_id]):
+            if _agrees(item, row) and _is_there(store, item.checkpoint.manifest):
+                return item
+    count = f"{len(rows):,} rows fulfil" if len(rows) > 1 else "one row fulfils"
+    there = [item for items in known.values() for item in present(store, items)]
+    raise NoCheckpoint(f"{count} {where!r}, and none has a checkpoint. There are: {_shown(there)}")
+
+
+def _agrees(item: Listed, row: Mapping[str, Any]) -> bool:
+    """Whether a row of the frame is at the place of a checkpoint."""
+    for step in item.place:
+        found = row.get(step.name)
+        if found is None or found != found:  # noqa: PLR0124 - NaN is not itself
+            continue
+        if int(found) != step.iteration:
+            return False
+    return True
+
+
+def _shown(listed: Sequence[Listed]) -> str:
+    if not listed:
+        return "none"
+    places = [item.where for item in listed]
+    if len({item.run_id for item in listed}) > 1:
+        places = [f"{item.where} of {item.run_id}" for item in listed]
+    more = f" and {len(places) - SHOWN} before" if len(places) > SHOWN else ""
+    return "; ".join(places[-SHOWN:]) + more
+
+
+def _is_there(store: ObjectStore, digest: str) -> bool:
+    if store.has(digest):
+        return True
+    try:
+        store.local(digest)
+    except ObjectMissing:
+        return False
+    return True
+
+
+def _place(
+    loops: Mapping[int, Any], labels: Mapping[tuple[int, int], Any], loop: int, iteration: int
+) -> Context:
+    steps: list[Step] = []
+    while loop:
+        name, parent, parent_iteration = loops[loop]
+        steps.append(Step(name, iteration, labels.get((loop, iteration))))
+        loop, iteration = parent, parent_iteration
+    return tuple(reversed(steps))
+
+
+def _labels(db: Database, loops: Mapping[int, Any]) -> dict[tuple[int, int], Any]:
+    rows = db.execute(
+        "select loop_pk, iteration, value from loop_values where loop_pk in_list(?)",
+        (list(loops),),
+    )
+    return {(row[0], row[1]): json.loads(row[2]) for row in rows}

@@ -1,0 +1,75 @@
+"""`flor.load`: from a question to a restored state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flor.checkpoint.restoring import State
+from flor.config import Settings
+from flor.errors import DamagedCheckpoint, NoCheckpoint
+from flor.store.bucket import store_of
+from flor.store.catalog import find_run
+from flor.store.checkpoints import (
+    Listed,
+    choose,
+    choose_where,
+    list_checkpoints,
+    newest_with_checkpoints,
+    present,
+    read_manifest,
+)
+from flor.store.database import Database
+
+
+def load(
+    settings: Settings,
+    db: Database,
+    name: str | None,
+    where: str | None,
+    names: Mapping[str, Any],
+    *,
+    with_rng: bool = False,
+    trust: bool = False,
+    own_run: str | None = None,
+) -> State:
+    """The state at a place, restored into the objects among `names`. See `flor.load`.
+
+    `own_run` is that of this process, which does not mean itself by the latest.
+    """
+    place = {key: value for key, value in names.items() if _is_place(value)}
+    targets = {key: value for key, value in names.items() if key not in place}
+    store = store_of(settings)
+    run = None
+    if name not in (None, "latest"):
+        run = find_run(db, str(name))
+    elif where is None:
+        run = newest_with_checkpoints(db, but=own_run)
+    if where is not None:
+        listed = choose_where(settings, db, store, where, run)
+    else:
+        assert run is not None
+        listed = choose(db, store, run, place)
+    state = State(read_manifest(store, listed), store, trust=trust)
+    try:
+        state.restore(targets, with_rng=with_rng)
+    except DamagedCheckpoint as error:
+        raise DamagedCheckpoint(f"{error}. {_others(db, store, listed)}") from error
+    return state
+
+
+def _is_place(value: Any) -> bool:
+    """Numbers and texts tell where; they could not be restored into anyway."""
+    return isinstance(value, (int, str)) and not isinstance(value, bool)
+
+
+def _others(db: Database, store: Any, damaged: Listed) -> str:
+    listed = list_checkpoints(db, find_run(db, damaged.run_id))
+    whole = []
+    for item in present(store, listed):
+        try:
+            State(read_manifest(store, item), store).check()
+        except (DamagedCheckpoint, NoCheckpoint):
+            continue
+        whole.append(item.where)
+    return f"Checkpoints of the run that are whole: {'; '.join(whole) or 'none'}"
