@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
+
+from flor.checkpoint.capturable import Uncapturable, type_name
 
 if TYPE_CHECKING:
     from flor.checkpoint.encoding import Encoder
@@ -28,6 +29,8 @@ def size_of(value: Any) -> int:
 
 def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
     """The node of a tensor, array or generator; None for anything else. May raise Uncapturable."""
+    if type(value) in _labels:
+        return encode_tensor(encoder, value, name)
     package = type(value).__module__.partition(".")[0]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
@@ -43,48 +46,58 @@ def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
 
 
 def encode_tensor(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
-    """The node of a tensor. Its graph is not part of it."""
-    from flor.checkpoint.encoding import Uncapturable, type_name
-
-    torch = sys.modules["torch"]
-    kind = type_name(type(value))
-    if kind not in PLAIN_TENSORS:
-        kind = _known_subclass(value, kind)
-    tensor = value.detach()
-    node: dict[str, Any] = {
-        "t": "tensor",
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-    }
-    if tensor.device.type != "cpu":
-        node["device"] = str(tensor.device)
+    """The node of a tensor. Its graph is not part of it. Hundreds of them make a state."""
+    kind, dtype, device = type(value), value.dtype, value.device
+    label = _labels.get(kind)
+    if label is None:
+        label = _labels[kind] = _label(value)
+    node: dict[str, Any] = {"t": "tensor", "dtype": _names.get(dtype), "shape": list(value.shape)}
+    if node["dtype"] is None:
+        node["dtype"] = _names[dtype] = str(dtype).removeprefix("torch.")
+    if label:
+        node["type"] = label
+    if device.type != "cpu":
+        node["device"] = str(device)
     if value.requires_grad:
         node["grad"] = "leaf" if value.is_leaf else "graph"
-    if kind.endswith((".Parameter", ".Buffer")):
-        node["type"] = kind.rpartition(".")[2]
-    if tensor.layout is not torch.strided:
-        if tensor.layout is not torch.sparse_coo:
-            raise Uncapturable(f"is a tensor with layout {tensor.layout}")
-        tensor = tensor.coalesce()
-        parts = [tensor.indices(), tensor.values()]
-        return node | {"t": "sparse", "of": [encoder.encode(part, name) for part in parts]}
-    if tensor.is_quantized:
-        raise Uncapturable("is a quantized tensor; capture its `int_repr()` instead")
-    if tensor.device.type == "meta":
+        value = value.detach()
+    if value.layout is not sys.modules["torch"].strided or value.is_quantized:
+        return node | _unusual(encoder, value, name)
+    if device.type == "meta":
         return node | {"t": "meta"}
-    tensor = tensor.resolve_conj().resolve_neg()
-    if not tensor.is_contiguous():
-        if _is_dense(tensor):
-            node["stride"] = list(tensor.stride())
+    if dtype.is_complex or value.is_neg():
+        value = value.resolve_conj().resolve_neg()
+    if not value.is_contiguous():
+        if _is_dense(value):
+            node["stride"] = list(value.stride())
         else:
-            tensor = tensor.contiguous()
-    node["leaf"] = _put_tensor(encoder, tensor)
+            value = value.contiguous()
+    node["leaf"] = _put_tensor(encoder, value, device)
     return node
 
 
-def _known_subclass(value: Any, kind: str) -> str:
-    from flor.checkpoint.encoding import Uncapturable
+_labels: dict[type, str] = {}  # tensor types: what a node says of them
+_names: dict[Any, str] = {}  # of element types
 
+
+def _label(value: Any) -> str:
+    kind = type_name(type(value))
+    if kind not in PLAIN_TENSORS:
+        kind = _known_subclass(value, kind)
+    return kind.rpartition(".")[2] if kind.endswith((".Parameter", ".Buffer")) else ""
+
+
+def _unusual(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
+    if value.is_quantized:
+        raise Uncapturable("is a quantized tensor; capture its `int_repr()` instead")
+    if value.layout is not sys.modules["torch"].sparse_coo:
+        raise Uncapturable(f"is a tensor with layout {value.layout}")
+    value = value.coalesce()
+    parts = [value.indices(), value.values()]
+    return {"t": "sparse", "of": [encoder.encode(part, name) for part in parts]}
+
+
+def _known_subclass(value: Any, kind: str) -> str:
     if hasattr(value, "placements") or "ShardedTensor" in kind:
         raise Uncapturable(
             "is sharded over several processes, of which this one has a part only; "
@@ -95,13 +108,13 @@ def _known_subclass(value: Any, kind: str) -> str:
     return "torch.Tensor"
 
 
-def _put_tensor(encoder: Encoder, tensor: Any) -> int:
-    size_bytes = tensor.numel() * tensor.element_size()
+def _put_tensor(encoder: Encoder, tensor: Any, device: Any) -> int:
+    size_bytes = tensor.nbytes
     if size_bytes == 0:
         return encoder.staging.put_bytes(b"")
-    if tensor.device.type == "cpu":
+    if device.type == "cpu":
         return encoder.staging.put_block(tensor.data_ptr(), size_bytes, _version(tensor), tensor)
-    if tensor.device.type == "cuda" and encoder.devices is not None:
+    if device.type == "cuda" and encoder.devices is not None:
         return encoder.devices.put(encoder.staging, tensor)
     on_host = tensor.cpu()
     return encoder.staging.put_block(on_host.data_ptr(), size_bytes, None, on_host)
@@ -109,9 +122,10 @@ def _put_tensor(encoder: Encoder, tensor: Any) -> int:
 
 def _version(tensor: Any) -> object:
     """The number of changes that torch saw: a hint, for it does not see all."""
-    with contextlib.suppress(RuntimeError):  # inference tensors have none
+    try:
         return tensor._version
-    return None
+    except RuntimeError:  # inference tensors have none
+        return None
 
 
 def _is_dense(tensor: Any) -> bool:

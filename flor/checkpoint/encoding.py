@@ -33,6 +33,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
+from flor.checkpoint import arrays, modules
+from flor.checkpoint.capturable import UNFIT, Uncapturable, type_name
 from flor.checkpoint.manifest import Missing, Node
 from flor.checkpoint.staging import Staging
 
@@ -44,13 +46,6 @@ MAX_PICKLE_BYTES = 1024**3
 SCALARS = frozenset({type(None), bool, float, str})
 FACTORIES: dict[Any, str] = {list: "list", dict: "dict", int: "int", float: "float", set: "set"}
 OPAQUE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, types.MethodType)
-
-
-UNFIT: Any = object()
-
-
-class Uncapturable(Exception):
-    """The value has no form from which it could be made again."""
 
 
 class Devices(Protocol):
@@ -138,8 +133,6 @@ class Encoder:
         encode = CONTAINERS.get(kind)
         if encode is not None:
             return encode(self, value, name)
-        from flor.checkpoint import arrays, modules
-
         found = arrays.encode(self, value, name)
         if found is not None:
             return found
@@ -194,8 +187,6 @@ class Encoder:
         return {"t": kind, "items": items}
 
     def _numbers(self, value: list[Any]) -> dict[str, Any] | None:
-        from flor.checkpoint import arrays
-
         return arrays.encode_numbers(self, value)
 
     def _deque(self, value: deque[Any], name: str) -> dict[str, Any]:
@@ -260,8 +251,6 @@ class _Pickler(pickle.Pickler):
         return number
 
     def _outside(self, obj: Any) -> Node | None:
-        from flor.checkpoint import arrays
-
         if id(obj) in self._encoder._declared or arrays.is_block(obj):
             return self._encoder.encode(obj, self._name)
         return None
@@ -291,10 +280,6 @@ def _is_library(kind: type) -> bool:
 
 
 _STANDARD = types.__file__.rpartition("types")[0]
-
-
-def type_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 CONTAINERS: dict[type, Callable[[Encoder, Any, str], dict[str, Any]]] = {

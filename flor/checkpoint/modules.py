@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from flor.checkpoint.capturable import UNFIT, Uncapturable, type_name
 from flor.checkpoint.manifest import Node
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ SIMPLE = (bool, int, float, str, type(None), list, dict, tuple, set)
 
 def encode_state(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
     """The node of an object that has `state_dict` and `load_state_dict`."""
-    from flor.checkpoint.encoding import Uncapturable, type_name
-
     if SHARDED & {base.__name__ for base in type(value).__mro__}:
         raise Uncapturable(
             "is sharded over several processes, and its state_dict would wait for all of them; "
@@ -81,8 +80,6 @@ def _attributes(
     encoder: Encoder, module: Any, internal: Any, name: str, torch: Any
 ) -> dict[str, Node]:
     """What a module holds in attributes of its own, as far as that is plain data."""
-    from flor.checkpoint.encoding import UNFIT
-
     found = {}
     for key, item in list(vars(module).items()):
         if key in internal or not isinstance(item, (*SIMPLE, torch.Tensor)):

@@ -8,6 +8,9 @@ nothing is copied. A version counter only tells whether the comparison is worth 
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,8 @@ from typing import Any
 from flor.checkpoint import memory
 from flor.checkpoint.manifest import Leaf
 
+PARALLEL_BYTES = 16 * 1024 * 1024  # so much for each thread that copies
+MOST_THREADS = 4
 SMALL_BYTES = 64 * 1024  # smaller blocks are packed into one object
 
 Ready = Callable[[], None]
@@ -55,6 +60,7 @@ class Staging:
         self._small: dict[bytes, Leaf] = {}
         self._seen: dict[tuple[int, int], int] = {}
         self._kept: list[Any] = []  # owners of what was seen, so that no address is used twice
+        self._copies: deque[_Copy] = deque()
         self.pending: list[Pending] = []
         self.copied_bytes = 0
         self.live = False  # blocks are not copied: the training waits until they are written
@@ -62,11 +68,12 @@ class Staging:
     def begin(self, *, live: bool = False) -> None:
         self.pending = []
         self._seen, self._kept = {}, []
+        self._copies.clear()
         self.copied_bytes = 0
         self.live = live
 
     def put_block(self, address: int, size_bytes: int, hint: object, keep: Any) -> int:
-        """Copy a block of the process's memory; the number of its leaf."""
+        """Note a block of memory, which `end` copies at the latest; the number of its leaf."""
         key = (address, size_bytes)
         known = self._seen.get(key)
         if known is not None:
@@ -78,7 +85,7 @@ class Staging:
             content = memory.view(address, size_bytes)
             number = self._add(Pending(content, keep=keep))
         else:
-            number = self._copy(key, hint)
+            number = self._later(key, hint)
         self._seen[key] = number
         return number
 
@@ -92,6 +99,7 @@ class Staging:
 
     def end(self) -> list[Pending]:
         """The leaves of this checkpoint. Slots of blocks that it does not have are free again."""
+        self._copy_all()
         if not self.live:
             for key in self._slots.keys() - self._seen.keys():
                 self.arena.give(self._slots.pop(key).region)
@@ -116,16 +124,59 @@ class Staging:
         self.pending.append(pending)
         return len(self.pending) - 1
 
-    def _copy(self, key: tuple[int, int], hint: object) -> int:
-        address, size_bytes = key
+    def _later(self, key: tuple[int, int], hint: object) -> int:
+        """Note a block that is to be copied before the training goes on."""
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = Slot(self.arena.take(size_bytes), size_bytes)
-        target = slot.region.address
-        worth_comparing = slot.leaf is not None and (hint is None or hint == slot.hint)
-        if not (worth_comparing and memory.equal(target, address, size_bytes)):
+            slot = self._slots[key] = Slot(self.arena.take(key[1]), key[1])
+        number = self._add(Pending(memory.view(slot.region.address, key[1]), None, slot))
+        self._copies.append(_Copy(key[0], slot, self.pending[-1], hint))
+        return number
+
+    def _copy_all(self) -> None:
+        """Copy what was noted, on several cores if it is much: one alone does not fill the memory's
+        bandwidth. The threads have ended when this returns."""
+        copies = list(self._copies)
+        total = sum(item.slot.size_bytes for item in copies)
+        others = []
+        if total >= PARALLEL_BYTES:
+            count = min(_cores(), MOST_THREADS, 1 + total // PARALLEL_BYTES) - 1
+            others = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        for thread in others:
+            thread.start()
+        self._work()
+        for thread in others:
+            thread.join()
+        self.copied_bytes = sum(item.slot.size_bytes for item in copies if item.slot.leaf is None)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._copies.popleft().run()
+            except IndexError:
+                return
+
+
+@dataclass
+class _Copy:
+    """One block, copied only if it is not what its slot holds already."""
+
+    address: int
+    slot: Slot
+    pending: Pending
+    hint: object
+
+    def run(self) -> None:
+        slot, target = self.slot, self.slot.region.address
+        worth_comparing = slot.leaf is not None and (self.hint is None or self.hint == slot.hint)
+        if not (worth_comparing and memory.equal(target, self.address, slot.size_bytes)):
             slot.leaf = None
-            memory.copy(target, address, size_bytes)
-            self.copied_bytes += size_bytes
-        slot.hint = hint
-        return self._add(Pending(memory.view(target, size_bytes), slot.leaf, slot))
+            memory.copy(target, self.address, slot.size_bytes)
+        slot.hint = self.hint
+        self.pending.leaf = slot.leaf
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -19,7 +19,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flor.checkpoint import arrays
-from flor.checkpoint.encoding import OPAQUE, UNFIT, Encoder
+from flor.checkpoint.capturable import UNFIT
+from flor.checkpoint.encoding import OPAQUE, Encoder
 from flor.checkpoint.manifest import Frame, Missing, Node
 from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
 from flor.source.liveness import live_after, live_at, live_at_head

@@ -35,7 +35,7 @@ class Commands(click.Group):
 
         if args and args[0] not in self.commands:
             near = difflib.get_close_matches(args[0], self.commands, 1)
-            hint = f" Did you mean `flor {near[0]}`?" if near else ""
+            hint = f" Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -213,6 +213,88 @@ def sync(remote: str | None, push: bool, full: bool) -> None:
     syncing.sync(_settings(), remote, push=push, full=full)
 
 
+@app.group(cls=Commands, invoke_without_command=True)
+@click.option("--run", type=RunName(), help="Only this run.")
+@click.option("--verify", is_flag=True, help="Read every object, and say which are damaged.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def objects(ctx: click.Context, run: str | None, verify: bool, as_json: bool) -> None:
+    """List what checkpoints and logged values take, by run, here and in the bucket.
+
+    A checkpoint counts as there if its manifest is. Objects that several runs share are stored
+    once.
+    """
+    from flor.cli import storing
+
+    if ctx.invoked_subcommand is None:
+        sys.exit(storing.objects(_settings(), run, verify=verify, as_json=as_json))
+
+
+@objects.command(help=f"Upload what a run needs to the bucket; without RUN, all runs.{RUN_HELP}")
+@click.argument("run", type=RunName(), required=False)
+def push(run: str | None) -> None:
+    from flor.cli import storing
+
+    sys.exit(storing.push_objects(_settings(), run))
+
+
+@objects.command(help=f"Download what a run needs from the bucket.{RUN_HELP}")
+@click.argument("run", type=RunName())
+def pull(run: str) -> None:
+    from flor.cli import storing
+
+    sys.exit(storing.pull_objects(_settings(), run))
+
+
+@app.command()
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@click.option(
+    "--grace",
+    metavar="MINUTES",
+    type=click.FloatRange(0),
+    default=60,
+    help="Leave what was used so lately [60].",
+)
+@click.option(
+    "--limit",
+    metavar="GB",
+    type=click.FloatRange(0),
+    help="What may be stored here [objects_limit_gb].",
+)
+@click.option(
+    "--keep",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Thin every ended run to N checkpoints of each main loop, whatever the limit.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--auto", is_flag=True, hidden=True, help="No questions, quiet, lowest priority.")
+def gc(
+    dry_run: bool,
+    grace: float,
+    limit: float | None,
+    keep: int | None,
+    yes: bool,
+    as_json: bool,
+    auto: bool,
+) -> None:
+    """Make room: remove objects that nobody needs, and keep what is stored within the limit.
+
+    Over the limit, with a bucket, objects that were used longest ago move there and come back
+    when they are needed. Without one, checkpoints of the runs with the most of them are thinned,
+    evenly spaced, to two at the least: the middle and the last.
+    """
+    from flor.cli import clearing
+    from flor.store.sweeping import GB, Options
+
+    settings = _settings()
+    limit_gb = settings.objects_limit_gb if limit is None else limit
+    options = Options(limit_gb * GB, grace * 60, keep)
+    forms = {"dry_run": dry_run, "yes": yes, "as_json": as_json, "auto": auto}
+    sys.exit(clearing.gc(settings, options, **forms))
+
+
 @app.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
@@ -277,12 +359,15 @@ def _settings() -> Settings:
 
 def _negative_runs(words: list[str]) -> list[str]:
     """`-1` is a run, not an option: say so to the parser."""
-    if words[:1] in (["show"], ["diff"]):
-        runs = [word for word in words[1:] if word[:1] == "-" and word[1:].isdigit()]
-        if runs:
-            options = [word for word in words[1:] if word.startswith("--")]
-            rest = [word for word in words[1:] if word not in options]
-            return [words[0], *options, "--", *rest]
+    commands = (["show"], ["diff"], ["objects", "push"], ["objects", "pull"])
+    command = next((found for found in commands if words[: len(found)] == found), None)
+    if command is not None:
+        words = words[len(command) :]
+        if any(word[:1] == "-" and word[1:].isdigit() for word in words):
+            options = [word for word in words if word.startswith("--")]
+            rest = [word for word in words if word not in options]
+            return [*command, *options, "--", *rest]
+        return [*command, *words]
     return words
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+S3_KEYS = {"accessKey": "flor", "secretKey": "hindsight"}
 
 
 @dataclass
@@ -98,3 +107,181 @@ def folder(tmp_path: Path) -> Project:
     made = Project(tmp_path / "folder")
     made.root.mkdir()
     return made
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class S3Server:
+    """SeaweedFS on loopback, with one identity and the bucket `data`.
+
+    It can be killed, and started again at the same address with what it held.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = {
+            f"{name}.port{kind}": free_port()
+            for name in ("master", "volume", "filer", "s3")
+            for kind in ("", ".grpc")
+        }
+        self.url = f"http://127.0.0.1:{self.ports['s3.port']}"
+        identity = {"name": "flor", "credentials": [S3_KEYS]}
+        identity |= {"actions": ["Admin", "Read", "Write", "List"]}
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+
+    def start(self) -> None:
+        folder = self.folder
+        command = [str(Path(sys.executable).parent / "weed"), "server", f"-dir={folder}", "-s3"]
+        command += [f"-filer.localSocket={folder / 'filer.sock'}"]
+        command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}"]
+        command += [f"-{name}={port}" for name, port in self.ports.items()]
+        # Two fixed ports that nobody here needs, and a report to its makers.
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
+        command += ["-master.electionTimeout=1s", "-master.heartbeatInterval=100ms"]
+        with (folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        self._wait()
+        # A bucket is a folder of the filer; its own protocol needs no signature here.
+        place = f"http://127.0.0.1:{self.ports['filer.port']}/buckets/data/"
+        with suppress(urllib.error.HTTPError):  # it was there before
+            urllib.request.urlopen(urllib.request.Request(place, method="POST")).close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def environment(self, url: str | None = None) -> dict[str, str]:
+        """What leads a client to it, or through something in between."""
+        return {
+            "AWS_ENDPOINT_URL": url or self.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": S3_KEYS["accessKey"],
+            "AWS_SECRET_ACCESS_KEY": S3_KEYS["secretKey"],
+        }
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            try:
+                urllib.request.urlopen(self.url, timeout=2).close()
+                return
+            except urllib.error.HTTPError as error:  # it answers: without keys, nothing is seen
+                error.close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError((self.folder / "log").read_text()[-3000:])
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests that want one; it takes seconds to start."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def s3_environment(s3_server: S3Server) -> dict[str, str]:
+    return s3_server.environment()
+
+
+class Wire:
+    """A connection to a server that can break: refused, or cut when so many bytes went up or down.
+
+    `at(bytes, do, down=…)` calls `do` once, when that many more bytes have passed.
+    """
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._server = host, int(port)
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._hook: tuple[int, bool, Callable[[], object]] | None = None
+        self._lock = threading.Lock()
+        self.connect()
+
+    def connect(self) -> None:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self._port))
+        self._listener.listen(64)
+        self._start(self._accept, self._listener)
+
+    def at(self, size_bytes: int, do: Callable[[], object], *, down: bool = False) -> None:
+        with self._lock:
+            self._hook = size_bytes, down, do
+
+    def cut(self) -> None:
+        """Break the connections that are there; new ones are accepted."""
+        for side in list(self._open):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self) -> None:
+        """Break the connections, and accept no new ones until `connect`."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _start(self, work: Callable[..., None], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener, suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError), socket.create_connection(self._server, 5) as server:
+            server.settimeout(None)
+            self._open |= {client, server}
+            back = self._start(self._pump, server, client, True)
+            self._pump(client, server, False)
+            back.join()
+            self._open -= {client, server}
+
+    def _pump(self, source: socket.socket, target: socket.socket, down: bool) -> None:
+        with suppress(OSError):
+            while block := source.recv(65536):
+                self._count(len(block), down)
+                target.sendall(block)
+        for side in (source, target):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+    def _count(self, size_bytes: int, down: bool) -> None:
+        with self._lock:
+            if self._hook is None or self._hook[1] != down:
+                return
+            left, _, do = self._hook
+            self._hook = (left - size_bytes, down, do) if left > size_bytes else None
+            if self._hook is not None:
+                return
+        do()
+
+
+@pytest.fixture
+def wire(s3_server: S3Server) -> Iterator[Wire]:
+    """To the shared server."""
+    made = Wire(s3_server.url)
+    yield made
+    made.refuse()
