@@ -126,6 +126,16 @@ def test_recording_knows_nothing_of_the_store():
     assert offences(modules_in("flor.record"), lambda i: inside(i.target, "flor.store")) == []
 
 
+def test_checkpoints_know_nothing_of_the_store():
+    assert offences(modules_in("flor.checkpoint"), lambda i: inside(i.target, "flor.store")) == []
+
+
+def test_the_analysis_of_source_needs_nothing():
+    """It is pure: it will serve replay as it serves recording."""
+    outside = lambda i: inside(i.target, "flor") and not inside(i.target, "flor.source")  # noqa: E731
+    assert offences(modules_in("flor.source"), outside) == []
+
+
 def test_the_store_knows_nothing_of_recording():
     assert offences(modules_in("flor.store"), lambda i: inside(i.target, "flor.record")) == []
 
@@ -138,6 +148,7 @@ def test_only_the_command_line_imports_the_command_line():
 def test_the_recording_side_loads_only_the_standard_library():
     """What runs in the training process; numpy and torch are taken from `sys.modules`."""
     side = FREE | modules_in("flor.record", "flor.api", "flor.session", "flor.git") | {"flor"}
+    side |= modules_in("flor.checkpoint", "flor.source")
 
     def foreign(item: Import) -> bool:
         top = item.target.partition(".")[0]
@@ -149,6 +160,7 @@ def test_the_recording_side_loads_only_the_standard_library():
 def test_the_recording_side_loads_no_store():
     """Queries import the store inside functions, so that a training never pays for it."""
     side = modules_in("flor.record", "flor.api", "flor.session", "flor.git") | {"flor"}
+    side |= modules_in("flor.checkpoint", "flor.source")
     heavy = offences(side, lambda item: item.on_load and inside(item.target, "flor.store"))
     assert heavy == []
 
@@ -240,7 +252,8 @@ def test_import_flor_does_nothing(fresh: dict):
 
 
 def test_public_names():
-    names = {"arg", "checkpointing", "commit", "data", "dataframe", "log", "loop", "sql"}
+    names = {"arg", "checkpointing", "checkpoints", "commit", "data", "dataframe", "load", "log"}
+    names |= {"loop", "sql"}
     assert set(flor.__all__) == names
     assert all(callable(getattr(flor, name)) for name in names)
 

@@ -21,7 +21,6 @@ from flor.model import Checkpoint, Context
 from flor.objects import ObjectStore
 
 if TYPE_CHECKING:
-    from flor.checkpoint.scope import Scope
     from flor.record.loops import Level
 
 TELL_SECONDS = 2.0  # a longer wait for the last checkpoint is explained
@@ -30,7 +29,7 @@ GROWTH = 0.1  # of the limit; so much more, and the store is tidied again
 
 
 class Service:
-    """Opens scopes. `place` puts a loop into the journal and tells where it stands."""
+    """What scopes have in common. `place` puts a loop into the journal and tells where it stands."""
 
     def __init__(
         self,
@@ -59,11 +58,6 @@ class Service:
         self._named: set[str] = set()
         self._stored_bytes: int | None = None
         self._tidied_at = 0
-
-    def scope(self, number: int, objects: dict[str, Any]) -> Scope:
-        from flor.checkpoint.scope import Scope
-
-        return Scope(self, number, objects)
 
     def next_number(self) -> int:
         return next(self._numbers)

@@ -213,6 +213,17 @@ def sync(remote: str | None, push: bool, full: bool) -> None:
     syncing.sync(_settings(), remote, push=push, full=full)
 
 
+@app.command(
+    help=f"List the checkpoints of a run; without RUN, of the newest run that has any.{RUN_HELP}"
+)
+@click.argument("run", type=RunName(), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def checkpoints(run: str | None, as_json: bool) -> None:
+    from flor.cli import states
+
+    states.checkpoints(_settings(), run, as_json=as_json)
+
+
 @app.group(cls=Commands, invoke_without_command=True)
 @click.option("--run", type=RunName(), help="Only this run.")
 @click.option("--verify", is_flag=True, help="Read every object, and say which are damaged.")
@@ -252,8 +263,7 @@ def pull(run: str) -> None:
     "--grace",
     metavar="MINUTES",
     type=click.FloatRange(0),
-    default=60,
-    help="Leave what was used so lately [60].",
+    help="Leave what was used so lately [60; over the limit 10].",
 )
 @click.option(
     "--limit",
@@ -272,7 +282,7 @@ def pull(run: str) -> None:
 @click.option("--auto", is_flag=True, hidden=True, help="No questions, quiet, lowest priority.")
 def gc(
     dry_run: bool,
-    grace: float,
+    grace: float | None,
     limit: float | None,
     keep: int | None,
     yes: bool,
@@ -290,7 +300,7 @@ def gc(
 
     settings = _settings()
     limit_gb = settings.objects_limit_gb if limit is None else limit
-    options = Options(limit_gb * GB, grace * 60, keep)
+    options = Options(limit_gb * GB, None if grace is None else grace * 60, keep)
     forms = {"dry_run": dry_run, "yes": yes, "as_json": as_json, "auto": auto}
     sys.exit(clearing.gc(settings, options, **forms))
 
@@ -359,7 +369,7 @@ def _settings() -> Settings:
 
 def _negative_runs(words: list[str]) -> list[str]:
     """`-1` is a run, not an option: say so to the parser."""
-    commands = (["show"], ["diff"], ["objects", "push"], ["objects", "pull"])
+    commands = (["show"], ["diff"], ["checkpoints"], ["objects", "push"], ["objects", "pull"])
     command = next((found for found in commands if words[: len(found)] == found), None)
     if command is not None:
         words = words[len(command) :]

@@ -132,9 +132,10 @@ class Recording:
 
     def _open_scope(self, number: int, objects: dict[str, Any]) -> Any:
         """What takes the checkpoints of a block of this run."""
-        if self._checkpoints is None:
-            from flor.checkpoint.service import Service
+        from flor.checkpoint.scope import Scope
+        from flor.checkpoint.service import Service
 
+        if self._checkpoints is None:
             self._checkpoints = Service(
                 self.settings,
                 self.run.run_id,
@@ -144,7 +145,7 @@ class Recording:
                 self._watch.unseen,
                 self.warn,
             )
-        return self._checkpoints.scope(number, objects)
+        return Scope(self._checkpoints, number, objects)
 
     def _share(self, ending: Ending, seconds: float) -> None:
         try:
