@@ -154,6 +154,9 @@ class S3Server:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        for name in ("master", "volume", "filer", "s3"):
+            port = self.ports[f"{name}.port.grpc"]
+            Path(f"/tmp/seaweedfs-{name}-grpc-{port}.sock").unlink(missing_ok=True)
 
     def environment(self, url: str | None = None) -> dict[str, str]:
         """What leads a client to it, or through something in between."""

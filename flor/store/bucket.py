@@ -1,0 +1,433 @@
+"""The bucket: where objects are that the disk has no room for, and where other machines find them.
+
+`s3://name/prefix` holds the object `abcdef…` under `prefix/objects/ab/cdef…`; other keys are
+somebody else's. Endpoint, region and credentials come from the environment (`AWS_…`), as the
+`obstore` package reads them. What goes there was checked before, what comes from there is checked
+on its way; nothing is ever removed there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from flor.config import MiB, Settings
+from flor.errors import BucketError, ConfigError, ObjectMissing
+from flor.objects import ObjectStore, is_digest, partial_of
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5
+QUICK_SECONDS = 20  # for a request that moves no content
+SILENT_SECONDS = 30  # a download that brings nothing for so long is broken off
+PART_SECONDS = 180  # for one part of an upload
+PATIENCE_SECONDS = 20.0  # from a first failure; after it nothing is tried again
+PAUSE_SECONDS = (0.2, 4.0)  # before the next try: at first, at most
+
+PART_BYTES = 8 * MiB  # of an upload; what is no larger goes in one request
+MOST_PARTS = 9000  # S3 allows 10,000
+PARTS_AT_ONCE = 3
+BLOCK_BYTES = 4 * MiB  # of a download
+
+CREDENTIALS = (
+    *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT"),
+)
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+CLIENT_OPTIONS = (
+    *("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate"),
+    "proxy_excludes",
+)
+
+_STATUS = re.compile(r"status code: (\d{3})(?:.*?<Code>(\w+)</Code>)?", re.DOTALL)
+_WRITING = re.compile(r"performing (PUT|POST)")
+_CAUSE = re.compile(r'\b(?:message|error): "([^"]+)"')
+
+_user_pid: int | None = None  # the process whose threads do obstore's work
+
+
+class Bucket:
+    """The objects in an S3-compatible bucket. Nothing is opened before the first question.
+
+    A network that fails is tried again for `patience_seconds` from its first failure; then
+    BucketError says what did not work, and what to do.
+    """
+
+    def __init__(self, url: str, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        parts = urlsplit(url)
+        self._name, self._prefix = parts.netloc, parts.path.strip("/")
+        if parts.scheme != "s3" or not self._name or parts.query or parts.fragment:
+            raise ConfigError(
+                f"bucket = {url!r} is not understood; give s3://name or s3://name/prefix"
+            )
+        self.url = f"s3://{self._name}/{self._prefix}".rstrip("/")
+        self._patience_seconds = patience_seconds
+        self._stores: dict[tuple[int, int | None], Any] = {}
+        self._lock = threading.Lock()
+
+    def fetch(
+        self, digest: str, path: Path, advance: Callable[[int], None] = lambda size: None
+    ) -> bool:
+        """Bring an object to `path`, whole and checked; False if it is not in the bucket.
+
+        `advance` is told of bytes that came, and may raise to break it off. Raises BucketError;
+        then nothing is at `path` that was not there before.
+        """
+        incoming = partial_of(path)
+        try:
+            with incoming.open("xb") as file:
+                found = self._download(digest, file.write, advance)
+            if found:
+                incoming.replace(path)
+        except OSError as error:
+            raise BucketError(
+                f"cannot write {path} from {self.url}: {error.strerror or error}; make room or "
+                "mend the access to the folder"
+            ) from error
+        finally:
+            with contextlib.suppress(OSError):
+                incoming.unlink()
+        return found
+
+    def read(self, digest: str) -> bytes | None:
+        """The checked bytes of an object; None if it is not there. Raises BucketError."""
+        blocks: builtins.list[bytes] = []
+        return b"".join(blocks) if self._download(digest, blocks.append) else None
+
+    def put(
+        self, digest: str, path: Path, advance: Callable[[int], None] = lambda size: None
+    ) -> bool:
+        """Have the object in the bucket; whether it had to be uploaded.
+
+        What is there with the right size stays. The file's content is checked on its way, and
+        nothing appears in the bucket that has another digest: ObjectMissing. `advance` is told of
+        bytes that go (of a failed try: backwards), and may raise to break it off. Doing it twice,
+        or at once with somebody else, does no harm. Raises BucketError.
+        """
+        try:
+            size_bytes = path.stat().st_size
+        except OSError as error:
+            raise ObjectMissing(f"cannot read {path}: {error.strerror}") from error
+        if self.size(digest) == size_bytes:
+            return False
+        send = self._send_whole if size_bytes <= PART_BYTES else self._send_parts
+        self._ask(f"upload {digest[:12]}… to", partial(send, digest, path, size_bytes, advance))
+        return True
+
+    def size(self, digest: str) -> int | None:
+        """How large the object in the bucket is; None if it is not there. Raises BucketError."""
+        with contextlib.suppress(FileNotFoundError):
+            facts = self._ask("look into", lambda: self._obstore.head(self._quick, _key(digest)))
+            return int(facts["size"])
+        return None
+
+    def has(self, digest: str) -> bool:
+        """Whether the bucket holds the object. Raises BucketError."""
+        return self.size(digest) is not None
+
+    def list(self) -> dict[str, int]:
+        """All objects in the bucket, and their sizes. Raises BucketError."""
+        return self._ask("list", self._list)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _list(self) -> dict[str, int]:
+        found = {}
+        for batch in self._obstore.list(self._quick, "objects"):
+            for facts in batch:
+                digest = facts["path"].removeprefix("objects/").replace("/", "")
+                if is_digest(digest) and facts["path"] == _key(digest):
+                    found[digest] = int(facts["size"])
+        return found
+
+    def _download(
+        self,
+        digest: str,
+        write: Callable[[bytes], object],
+        advance: Callable[[int], None] = lambda size: None,
+    ) -> bool:
+        """Hand the object's content to `write`; a connection that breaks is taken up again."""
+        hasher, place = hashlib.blake2b(digest_size=32), 0
+        patience = _Patience(self, f"fetch {digest[:12]}… from")
+        store = self._store(24 * 3600, SILENT_SECONDS)
+        whole = None
+        while whole is None or place < whole:
+            options = {"range": {"offset": place}} if place else None
+            try:
+                answer = self._obstore.get(store, _key(digest), options=options)
+                whole = int(answer.meta["size"])
+                stream = iter(answer.stream(BLOCK_BYTES))
+            except FileNotFoundError as error:
+                patience.insist_on_bucket(error)
+                return False
+            except self._obstore.exceptions.BaseError as error:
+                patience.wait(error)
+                continue
+            for block in _until_broken(stream, self._obstore.exceptions.BaseError, patience):
+                write(block)
+                hasher.update(block)
+                place += len(block)
+                advance(len(block))
+        if hasher.hexdigest() != digest:
+            raise BucketError(
+                f"{self.url}/{_key(digest)} is damaged: its content has digest "
+                f"{hasher.hexdigest()[:12]}…; remove it there and run `flor objects push` where "
+                "the object is intact"
+            )
+        return True
+
+    def _send_whole(
+        self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
+    ) -> None:
+        content = b"".join(_checked(digest, path))
+        self._obstore.put(self._bulk, _key(digest), content, use_multipart=False)
+        advance(size_bytes)
+
+    def _send_parts(
+        self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
+    ) -> None:
+        sent = 0
+
+        def blocks() -> Iterator[bytes]:
+            nonlocal sent
+            for block in _checked(digest, path):
+                yield block
+                sent += len(block)
+                advance(len(block))
+
+        part_bytes = max(PART_BYTES, -(-size_bytes // MOST_PARTS))
+        limits = {"chunk_size": part_bytes, "max_concurrency": PARTS_AT_ONCE}
+        try:
+            # An iterator that raises ends the upload, whose parts are then given up.
+            self._obstore.put(self._bulk, _key(digest), blocks(), **limits)
+        except self._obstore.exceptions.BaseError:
+            advance(-sent)
+            raise
+
+    def _ask(self, what: str, request: Callable[[], T]) -> T:
+        """The answer to a request, after some tries. Raises BucketError or FileNotFoundError."""
+        patience = _Patience(self, what)
+        while True:
+            try:
+                return request()
+            except FileNotFoundError as error:
+                patience.insist_on_bucket(error)
+                raise
+            except self._obstore.exceptions.BaseError as error:
+                patience.wait(error)
+
+    # --- the client -------------------------------------------------------------------------------
+
+    @property
+    def _obstore(self) -> Any:
+        try:
+            import obstore
+        except ImportError as error:
+            raise BucketError(
+                f"{self.url} needs the S3 client; run: pip install 'flor-hindsight[s3]'"
+            ) from error
+        return obstore
+
+    @property
+    def _quick(self) -> Any:
+        return self._store(QUICK_SECONDS)
+
+    @property
+    def _bulk(self) -> Any:
+        return self._store(PART_SECONDS)
+
+    def _store(self, request_seconds: int, silent_seconds: int | None = None) -> Any:
+        global _user_pid
+        with self._lock:
+            if _user_pid is None:
+                _user_pid = os.getpid()
+            if os.getpid() != _user_pid:
+                raise BucketError(
+                    f"{self.url} cannot be reached from a process that was forked from one that "
+                    "had used it; run `flor objects pull RUN` before"
+                )
+            key = request_seconds, silent_seconds
+            if key not in self._stores:
+                self._stores[key] = self._open(request_seconds, silent_seconds)
+            return self._stores[key]
+
+    def _open(self, request_seconds: int, silent_seconds: int | None) -> Any:
+        _insist_on_credentials(self.url)
+        obstore = self._obstore
+        from obstore.store import S3Store
+
+        options: Any = {
+            name: os.environ[f"AWS_{name.upper()}"]
+            for name in CLIENT_OPTIONS  # given options replace those of the environment
+            if os.environ.get(f"AWS_{name.upper()}")
+        }
+        options |= {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{request_seconds}s"}
+        if silent_seconds is not None:
+            options["read_timeout"] = f"{silent_seconds}s"
+        try:
+            return S3Store(
+                self._name,
+                prefix=self._prefix or None,
+                client_options=options,
+                retry_config=_retries(2 if request_seconds == PART_SECONDS else 0),
+            )
+        except obstore.exceptions.BaseError as error:
+            raise BucketError(
+                f"{self.url}: {_first_line(error)}; mend the AWS_… settings"
+            ) from error
+
+
+class _Patience:
+    """How long requests have failed in a row."""
+
+    def __init__(self, bucket: Bucket, what: str) -> None:
+        self._bucket = bucket
+        self._what = what
+        self.renew()
+
+    def renew(self) -> None:
+        self._first_failure: float | None = None
+        self._pause = PAUSE_SECONDS[0]
+
+    def wait(self, error: Exception) -> None:
+        """Sleep until the next try. Raises BucketError if there should be none."""
+        now = time.monotonic()
+        self._first_failure = self._first_failure or now
+        failed_seconds = now - self._first_failure
+        status = _STATUS.search(str(error))
+        code = int(status[1]) if status else 0
+        hopeless = "redirect" in str(error) or "BadScheme" in str(error)
+        if hopeless or (400 <= code < 500 and code not in (408, 429)):
+            raise self._explained(error, code) from error
+        if failed_seconds + self._pause > self._bucket._patience_seconds:
+            raise self._explained(error, code) from error
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
+
+    def insist_on_bucket(self, error: FileNotFoundError) -> None:
+        """That an object is not there is an answer; that the bucket is not, is none."""
+        if "NoSuchBucket" in str(error) or _WRITING.search(str(error)):
+            raise self._explained(error, 404) from error
+
+    def _explained(self, error: Exception, code: int) -> BucketError:
+        endpoint = _endpoint()
+        place = f"{self._bucket.url} at {endpoint}" if endpoint else self._bucket.url
+        if code in (401, 403):
+            advice = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they allow"
+        elif code == 404:
+            advice = "make the bucket, or correct the setting `bucket`"
+        elif "BadScheme" in str(error):
+            advice = "AWS_ALLOW_HTTP=true allows a connection that is not encrypted"
+        elif "redirect" in str(error):
+            advice = "set AWS_REGION to the bucket's region"
+        else:
+            advice = "see whether it can be reached, and try again"
+        return BucketError(f"cannot {self._what} {place}: {_reason(error)}; {advice}")
+
+
+def bucket_of(settings: Settings) -> Bucket | None:
+    """The project's bucket, if one is set."""
+    return Bucket(settings.bucket) if settings.bucket else None
+
+
+def store_of(settings: Settings) -> ObjectStore:
+    """The project's objects; what is not here comes from the bucket, if one is set."""
+    return ObjectStore(settings.objects_dir, bucket_of(settings))
+
+
+def _key(digest: str) -> str:
+    if not is_digest(digest):
+        raise ObjectMissing(f"{digest!r} is not the digest of an object (64 hex digits)")
+    return f"objects/{digest[:2]}/{digest[2:]}"
+
+
+def _checked(digest: str, path: Path) -> Iterator[bytes]:
+    """The file in blocks. Raises ObjectMissing instead of ending if its digest is another."""
+    hasher = hashlib.blake2b(digest_size=32)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                hasher.update(block)
+                yield block
+    except OSError as error:
+        raise ObjectMissing(f"cannot read {path}: {error.strerror}") from error
+    if hasher.hexdigest() != digest:
+        raise ObjectMissing(
+            f"{path} is damaged and was not uploaded: its content has digest "
+            f"{hasher.hexdigest()[:12]}…; remove it, and copy it from the machine that wrote it"
+        )
+
+
+def _until_broken(
+    stream: Iterator[Any], failure: type[Exception], patience: _Patience
+) -> Iterator[bytes]:
+    """What comes until the stream ends, or breaks and may be taken up again."""
+    while True:
+        try:
+            block = bytes(next(stream))
+        except StopIteration:
+            return
+        except failure as error:
+            patience.wait(error)
+            return
+        patience.renew()
+        yield block
+
+
+def _insist_on_credentials(url: str) -> None:
+    """Without any, the client would ask the machine's cloud for some, at an address of its own."""
+    keys = all(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    public = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on")
+    if not keys and not public and not any(os.environ.get(name) for name in CREDENTIALS):
+        raise BucketError(
+            f"no credentials for {url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, such as "
+            'with eval "$(aws configure export-credentials --format env)"'
+        )
+
+
+def _retries(count: int) -> Any:
+    """Of one part of an upload, which would begin anew otherwise; the rest is `_Patience`."""
+    from datetime import timedelta
+
+    pauses = {
+        "init_backoff": timedelta(seconds=PAUSE_SECONDS[0]),
+        "max_backoff": timedelta(seconds=1),
+    }
+    return {
+        "max_retries": count,
+        "backoff": {**pauses, "base": 2},
+        "retry_timeout": timedelta(minutes=3),
+    }
+
+
+def _endpoint() -> str:
+    url = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+    return url.rpartition("@")[2]
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in a few words out of the client's many."""
+    text = str(error)
+    if status := _STATUS.search(text):
+        return f"HTTP {status[1]}" + (f" ({status[2]})" if status[2] else "")
+    if "TimedOut" in text:
+        return "no answer in time"
+    if "BadScheme" in text:
+        return "the endpoint is http://"
+    if cause := _CAUSE.search(text):
+        return cause[1]
+    return _first_line(error).rpartition(" - ")[2]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
