@@ -79,7 +79,9 @@ began = clock()
 for _ in range(20):
     work @ work
 each = (clock() - began) / 20
-extra = REPEATS if (REPEATS := int(os.environ.get("REPEATS", 0))) else max(1, int((SECONDS - steps * took) / steps / each))
+extra = int(os.environ.get("REPEATS", 0))
+if not extra:
+    extra = max(1, int((SECONDS - steps * took) / steps / each))
 
 began = clock()
 with flor.checkpointing(model=net, optimizer=optimizer):
@@ -97,9 +99,7 @@ def once(shape: Shape, repeats: int, **variables: str) -> Metrics:
     body = TRAINING.format(**shape._asdict())
     script = OURS.script(body, imports=False)
     with harness.project() as root:
-        figures = harness.run(
-            root, OURS, script, REPEATS=str(repeats), **variables
-        ).figures
+        figures = harness.run(root, OURS, script, REPEATS=str(repeats), **variables).figures
         taken = [
             line
             for path in (root / ".flor" / "runs").glob("*/journal.jsonl")
@@ -121,7 +121,11 @@ def overheads(rounds: int) -> dict[str, Metrics]:
             ours.append(figures["seconds"])
             taken.append(figures["checkpoints"])
         overhead = (min(ours) / min(plain) - 1) * 100
-        found[shape.name] = {"overhead": overhead, "checkpoints": max(taken), "epochs": shape.epochs}
+        found[shape.name] = {
+            "overhead": overhead,
+            "checkpoints": max(taken),
+            "epochs": shape.epochs,
+        }
         print(f"    {overhead:.2f} %, {max(taken)} of {shape.epochs}", file=sys.stderr, flush=True)
     return found
 

@@ -30,7 +30,9 @@ def build(scale):
         optimizer.step()
     return net, optimizer
 """
-SAVE = COMMON + """
+SAVE = (
+    COMMON
+    + """
 net, optimizer = build(0.5)
 with flor.checkpointing(model=net, optimizer=optimizer):
     for _ in flor.loop("epoch", range(1)):
@@ -38,7 +40,10 @@ with flor.checkpointing(model=net, optimizer=optimizer):
 torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, "state.pt")
 os.sync()
 """
-LOAD = COMMON + """
+)
+LOAD = (
+    COMMON
+    + """
 net, optimizer = build(0.1)
 if os.environ["CACHE"] == "cold":
     for path in [*glob.glob(".flor/objects/*/*"), "state.pt"]:
@@ -64,6 +69,7 @@ for parameter in net.parameters():
 optimizer.step()  # the first one may find memory that is only promised
 report(stepped=clock() - began, seconds=seconds, first=net[0].weight[0, 0].item())
 """
+)
 WAYS = ("flor", "torch.load")
 
 
