@@ -29,7 +29,7 @@ GROWTH = 0.1  # of the limit; so much more, and the store is tidied again
 
 
 class Service:
-    """What scopes have in common. `place` puts a loop into the journal and tells where it stands."""
+    """What scopes have in common. `place` puts a loop into the journal and tells where it is."""
 
     def __init__(
         self,

@@ -76,15 +76,16 @@ class Objects:
         partial = self.store.partial(digest)
         _insist_on_room(partial.parent, len(content))
         direct = aligned and self._direct and len(content) >= DIRECT_BYTES
-        fd = self._open(partial, direct)
+        fd, owner = self._open(partial, direct), os.getpid()
         try:
             yield from self._fill(fd, memoryview(content), direct)
             os.close(fd)
             fd = -1
             partial.replace(self.store.path(digest))
         except BaseException:
-            with suppress(OSError):
-                partial.unlink()
+            if os.getpid() == owner:  # a forked child drops its copy of this generator
+                with suppress(OSError):
+                    partial.unlink()
             raise
         finally:
             if fd >= 0:
