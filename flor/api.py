@@ -13,7 +13,7 @@ from flor import session
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flor.checkpoint.restoring import State
+    from flor.checkpoint.state import State
     from flor.record.loops import Loop
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from flor.checkpoint.capturable import Uncapturable, type_name
 if TYPE_CHECKING:
     from flor.checkpoint.encoding import Encoder
 
+BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 PLAIN_TENSORS = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer"}
 
 
@@ -22,9 +23,41 @@ def is_block(value: Any) -> bool:
     return is_array and not value.dtype.hasobject
 
 
+def is_data(value: Any) -> bool:
+    """Whether it is a tensor, or of NumPy or a random generator: what `encode` has nodes for."""
+    package = type(value).__module__.partition(".")[0]
+    return is_block(value) or (
+        package in ("numpy", "torch")
+        and not isinstance(value, type)
+        and (hasattr(value, "dtype") or "Generator" in type(value).__name__)
+    )
+
+
 def size_of(value: Any) -> int:
     """Bytes of a tensor or an array."""
     return int(value.nbytes)
+
+
+def address(block: Any) -> int:
+    """Where the first of its numbers lies; of a tensor without such a place, something its own."""
+    if not hasattr(block, "data_ptr"):
+        return int(block.__array_interface__["data"][0])
+    return int(block.data_ptr()) if _is_strided(block) else id(block)
+
+
+def origin(block: Any) -> int:
+    """Where the memory begins that it is a view of: tensors and arrays of one share it."""
+    while isinstance(getattr(block, "base", None), type(block)):
+        block = block.base
+    if is_block(getattr(block, "base", None)):
+        block = block.base  # an array of a tensor
+    if hasattr(block, "untyped_storage") and _is_strided(block):
+        return int(block.untyped_storage().data_ptr())
+    return address(block)
+
+
+def _is_strided(tensor: Any) -> bool:
+    return tensor.layout is sys.modules["torch"].strided and tensor.device.type != "meta"
 
 
 def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
@@ -48,6 +81,8 @@ def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
 def encode_tensor(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
     """The node of a tensor. Its graph is not part of it. Hundreds of them make a state."""
     kind, dtype, device = type(value), value.dtype, value.device
+    if encoder.pure and id(value) in encoder.covered:
+        raise Uncapturable("belongs to a module")
     label = _labels.get(kind)
     if label is None:
         label = _labels[kind] = _label(value)
@@ -159,6 +194,8 @@ def encode_numbers(encoder: Encoder, values: list[Any]) -> dict[str, Any] | None
     kind = type(values[0])
     if np is None or kind.__module__ != "numpy" or not issubclass(kind, (np.number, np.bool_)):
         return None
+    if issubclass(kind, np.timedelta64):
+        return None  # each has a unit of its own
     content = np.array(values, dtype=kind)
     leaf = encoder.staging.put_bytes(content.tobytes())
     return {"t": "numbers", "dtype": content.dtype.str, "leaf": leaf}
@@ -167,10 +204,8 @@ def encode_numbers(encoder: Encoder, values: list[Any]) -> dict[str, Any] | None
 def _encode_numpy(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
     np = sys.modules["numpy"]
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject or type(value).__name__ not in ("ndarray", "memmap"):
+        if type(value).__name__ not in ("ndarray", "memmap") or not _is_text(value.dtype):
             return None
-        if value.dtype.names is not None:
-            return None  # a record array: its dtype is no plain text
         # 0-d and strided arrays are copied into rows first.
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
         block = value if value.flags.forc else np.ascontiguousarray(value)
@@ -179,17 +214,26 @@ def _encode_numpy(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | N
             return node | {"leaf": encoder.staging.put_bytes(b"")}
         address = block.__array_interface__["data"][0]
         return node | {"leaf": encoder.staging.put_block(address, block.nbytes, None, block)}
-    if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.names is None:
+    if isinstance(value, np.generic) and _is_text(value.dtype):
         return {"t": "number", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
-    if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
+    if isinstance(value, np.dtype) and _is_text(value):
         return {"t": "dtype", "text": value.str}
     random = sys.modules.get("numpy.random")
     if random is None:
         return None
     if isinstance(value, random.RandomState):
-        state = encoder.encode(value.get_state(legacy=False), name)
-        return {"t": "generator", "library": "numpy.RandomState", "state": state}
-    if isinstance(value, random.Generator):
-        state = encoder.encode(value.bit_generator.state, name)
-        return {"t": "generator", "library": "numpy.Generator", "state": state}
-    return None
+        found, library = value.get_state(legacy=False), "numpy.RandomState"
+    elif isinstance(value, random.Generator):
+        found, library = value.bit_generator.state, "numpy.Generator"
+    else:
+        return None
+    if found["bit_generator"] not in BIT_GENERATORS:
+        return None
+    return {"t": "generator", "library": library, "state": encoder.encode(found, name)}
+
+
+def _is_text(dtype: Any) -> bool:
+    """Whether the text of the type tells all of it: not of records, objects, others' types."""
+    if dtype.hasobject or not dtype.itemsize:
+        return False
+    return bool(sys.modules["numpy"].dtype(dtype.str) == dtype)

@@ -19,6 +19,7 @@ Task = Iterator[None]
 """Work; each step takes a few milliseconds."""
 
 STOP_SECONDS = 30.0  # for one step; it takes milliseconds unless a disk hangs
+TICK_SECONDS = 0.1
 NICE = 10
 
 
@@ -31,8 +32,9 @@ class Background:
         self._unseen = unseen
         self._warn = warn
         self._tasks: deque[Task] = deque()
-        self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._thread: threading.Thread | None = None  # the newest
+        self._working = False  # it takes steps
+        self._stops = 0  # that wait for their `start`
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.cpu_seconds = 0.0  # of all steps so far
@@ -44,70 +46,87 @@ class Background:
     def submit(self, task: Task) -> None:
         with self._lock:
             self._tasks.append(task)
-            if self._thread is None:
-                self._start()
+            self._go_on()
 
     def stop(self) -> None:
-        """End the thread after its present step."""
-        thread = self._thread
-        if thread is None or os.getpid() != self._pid:
+        """End the thread after its present step, and have no other until `start`."""
+        if os.getpid() != self._pid:
             return
-        self._stopping = True
-        thread.join(STOP_SECONDS)
-        if thread.is_alive():
-            return  # a disk that hangs; the thread ends when it answers
-        self._thread = None
+        with self._lock:
+            self._stops += 1
+            thread = self._thread
+        if thread is not None:
+            thread.join(STOP_SECONDS)  # where a disk hangs, it ends when that answers
 
     def start(self) -> None:
-        """Go on with what is left."""
-        with self._lock:
-            if self._thread is None and self._tasks and os.getpid() == self._pid:
-                self._start()
-
-    def drain(self, tick: Callable[[], None] | None = None) -> None:
-        """Do what is left right here; `tick` is called between steps, and may raise."""
-        self.stop()
-        if self._thread is not None or os.getpid() != self._pid:
+        """Go on with what is left, unless another `stop` waits for its own `start`."""
+        if os.getpid() != self._pid:
             return
-        with self._unseen():
-            while self._tasks:
-                self._step()
-                if tick is not None:
+        with self._lock:
+            self._stops = max(self._stops - 1, 0)  # there may have been no `stop`
+            self._go_on()
+
+    def drain(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Do what is left right here; `tick` is called between steps, and may raise."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._stops += 1
+        try:
+            while self._working and self._thread is not None:
+                self._thread.join(TICK_SECONDS)
+                tick()
+            with self._unseen():
+                while self._tasks:
+                    self._step(self._tasks[0])
                     tick()
+        except BaseException:
+            with self._lock:
+                self._stops -= 1
+            raise
+        self.start()
 
     def abandon(self) -> None:
         """Forget what is left; in a forked child, where it is the parent's."""
         self._tasks.clear()
-        self._thread = None
+        self._thread, self._working = None, False
 
-    def _start(self) -> None:
-        self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="flor-checkpoints", daemon=True)
-        self._thread.start()
+    def _go_on(self) -> None:
+        if self._tasks and not self._working and not self._stops:
+            self._working = True
+            self._thread = threading.Thread(target=self._work, name="flor-checkpoints", daemon=True)
+            self._thread.start()
 
     def _work(self) -> None:
         if sys.platform == "linux":
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         with self._unseen():
-            while not self._stopping:
-                if self._tasks:
-                    self._step()
-                    continue
-                with self._lock:
-                    if not self._tasks:
-                        self._thread = None
-                        return
+            while (task := self._next()) is not None:
+                self._step(task)
 
-    def _step(self) -> None:
+    def _next(self) -> Task | None:
+        """The task of the thread that asks; None if it is to end."""
+        with self._lock:
+            if self._thread is not threading.current_thread():
+                return None  # it hung, and was given up
+            if self._tasks and not self._stops:
+                return self._tasks[0]
+            self._working = False
+            return None
+
+    def _step(self, task: Task) -> None:
         began = time.thread_time()
-        task = self._tasks[0]
         try:
             next(task)
         except StopIteration:
-            self._tasks.popleft()
+            self._drop(task)
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
-            self._tasks.popleft()
+            self._drop(task)
             self._warn(f"a checkpoint could not be written: {type(error).__name__}: {error}")
         finally:
             self.cpu_seconds += time.thread_time() - began
+
+    def _drop(self, task: Task) -> None:
+        with suppress(ValueError):  # it was abandoned meanwhile
+            self._tasks.remove(task)

@@ -14,3 +14,16 @@ class Uncapturable(Exception):
 
 def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def has_only_attributes(kind: type) -> bool:
+    """Whether objects of the class are nothing but their `__dict__`: no base of it was written in
+    C or has slots."""
+    return not any(
+        vars(base).get("__slots__") or _is_native(vars(base).get("__new__"))
+        for base in kind.__mro__[:-1]
+    )
+
+
+def _is_native(new: object) -> bool:
+    return new is not None and not isinstance(new, staticmethod)

@@ -12,9 +12,10 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from flor.checkpoint.arrays import BIT_GENERATORS
 from flor.checkpoint.leaves import Leaves
 from flor.checkpoint.manifest import Manifest, Node
-from flor.errors import DamagedCheckpoint, UntrustedPickle
+from flor.errors import DamagedCheckpoint, FlorError, UntrustedPickle
 
 FACTORIES: dict[str, Callable[[], Any]] = {
     "list": list,
@@ -36,54 +37,78 @@ class Lost:
         self.why = why
 
     def __repr__(self) -> str:
-        return f"<not in the checkpoint: {self.why}>"
+        return f"<not in the checkpoint: it {self.why}>"
 
 
 class Instance(dict[str, Any]):
-    """The attributes of an object of the user's own class."""
+    """The attributes of an object of the user's own class; a key or a member, as that was."""
 
     def __init__(self, type_name: str) -> None:
         super().__init__()
         self.type_name = type_name
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<attributes of a {self.type_name}: {super().__repr__()}>"
 
 
 class Decoder:
-    """Makes values of one manifest. The same node twice is the same object."""
+    """Makes values of one manifest. Nodes that refer to one object give one object.
+
+    `trusts` tells whether the content of a leaf may be unpickled; `declared` are the objects that
+    stand for themselves.
+    """
 
     def __init__(
         self,
         manifest: Manifest,
         leaves: Leaves,
-        *,
-        trusted: bool,
-        declared: Mapping[str, Any] | None = None,
+        trusts: Callable[[int, bytes], bool],
+        declared: Mapping[str, Any],
     ) -> None:
         self._manifest = manifest
         self._leaves = leaves
-        self._trusted = trusted
-        self._declared = declared or {}  # the objects that `declared` nodes stand for
+        self._trusts = trusts
+        self._declared = declared
         self._made: dict[int, Any] = {}  # by the id of their nodes
-        self._given: set[int] = set()  # addresses of leaves that belong to a value
-
-    def declare(self, objects: Mapping[str, Any]) -> None:
-        """The objects that are restored into; others in the checkpoint refer to them."""
-        self._declared = {**self._declared, **objects}
+        self._by_id: dict[int, dict[str, Any]] | None = None
 
     def decode(self, node: Node) -> Any:
         """The value of a node. Raises DamagedCheckpoint, UntrustedPickle."""
         if not isinstance(node, dict):
             return node
         try:
-            make = MAKERS[node["t"]]
-        except KeyError:
-            raise DamagedCheckpoint(f"no such kind of value: {node.get('t')!r}") from None
-        try:
-            return make(self, node)
-        except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
-            raise DamagedCheckpoint(f"a {node['t']} that cannot be read: {error!r}") from error
+            number = node.get("id")
+            if number is None:
+                return self._make(node)
+            if number not in self._made:
+                value = self._make(node)
+                self._made[number] = value
+            return self._made[number]
+        except (FlorError, MemoryError):
+            raise
+        except Exception as error:  # what a manifest may hold is anybody's choice
+            raise DamagedCheckpoint(
+                f"a {node.get('t')} in it that cannot be read: {error!r:.200}"
+            ) from error
+
+    def resolve(self, node: Node) -> Node:
+        """The node itself, or what it refers to."""
+        if not isinstance(node, dict) or node.get("t") != "ref":
+            return node
+        if self._by_id is None:
+            self._by_id = {found["id"]: found for found in nodes(self._manifest) if "id" in found}
+        found = self._by_id.get(node["to"])
+        if found is None or found["t"] == "ref":
+            raise DamagedCheckpoint(f"a reference to nothing: {node['to']!r}")
+        return found
+
+    def _make(self, node: dict[str, Any]) -> Any:
+        name = MAKERS.get(node["t"])
+        if name is None:
+            raise DamagedCheckpoint(f"no such kind of value: {node['t']!r}")
+        return getattr(self, name)(node)
 
     def _done(self, node: dict[str, Any], value: Any) -> Any:
         if "id" in node:
@@ -91,26 +116,17 @@ class Decoder:
         return value
 
     def _ref(self, node: dict[str, Any]) -> Any:
-        number = node["to"]
-        if number not in self._made:  # it stands in a part that was not asked for
-            self.decode(next(n for n in nodes(self._manifest) if n.get("id") == number))
-        return self._made[number]
+        return self.decode(self.resolve(node))
 
     def _as_declared(self, node: dict[str, Any]) -> Any:
         name = node["name"]
-        return self._declared.get(name, Lost(f"it is {name!r}, which was not asked for"))
+        return self._declared.get(name, Lost(f"is {name!r}, which was not asked for"))
 
     def _missing(self, node: dict[str, Any]) -> Any:
         return Lost(node["why"])
 
     def _map(self, node: dict[str, Any]) -> Any:
-        kind = node.get("type")
-        if kind == "defaultdict":
-            factory = node["factory"]
-            value: Any = defaultdict(None if factory is None else FACTORIES[factory])
-        else:
-            value = MAPS[kind]() if kind else {}
-        self._done(node, value)
+        value = self._done(node, empty_map(node))
         if "of" in node:
             for key, item in node["of"].items():
                 value[key] = self.decode(item)
@@ -126,7 +142,7 @@ class Decoder:
 
     def _frozen(self, node: dict[str, Any]) -> Any:
         kind = {"tuple": tuple, "set": set, "frozenset": frozenset}[node["t"]]
-        return self._done(node, kind(self.decode(item) for item in node["items"]))
+        return kind(self.decode(item) for item in node["items"])
 
     def _deque(self, node: dict[str, Any]) -> Any:
         value: deque[Any] = self._done(node, deque(maxlen=node["maxlen"]))
@@ -135,13 +151,11 @@ class Decoder:
 
     def _numbers(self, node: dict[str, Any]) -> Any:
         code = {"floats": "d", "ints": "q"}[node["t"]]
-        return self._done(node, array(code, self._leaves[node["leaf"]].tobytes()).tolist())
+        return array(code, self._leaves[node["leaf"]].tobytes()).tolist()
 
     def _bytes(self, node: dict[str, Any]) -> Any:
         content = self._leaves[node["leaf"]]
-        return self._done(
-            node, bytearray(content) if node["type"] == "bytearray" else bytes(content)
-        )
+        return bytearray(content) if node["type"] == "bytearray" else bytes(content)
 
     def _integer(self, node: dict[str, Any]) -> int:
         return int(node["hex"], 16)
@@ -150,9 +164,9 @@ class Decoder:
         return complex(*node["parts"])
 
     def _slice(self, node: dict[str, Any]) -> Any:
-        return {"range": range, "slice": slice}[node["t"]](*node["items"])
+        return {"range": range, "slice": slice}[node["t"]](*map(self.decode, node["items"]))
 
-    def _instance(self, node: dict[str, Any]) -> Instance:
+    def _instance(self, node: dict[str, Any]) -> Any:
         value: Instance = self._done(node, Instance(node["type"]))
         for key, item in node["of"].items():
             value[key] = self.decode(item)
@@ -160,13 +174,14 @@ class Decoder:
 
     def _state(self, node: dict[str, Any]) -> Any:
         """What `state_dict()` gave; the rest of it is for objects that it is restored into."""
-        return self._done(node, self.decode(node["of"]))
+        return self.decode(node["of"])
 
     def _loader(self, node: dict[str, Any]) -> Any:
-        return self._done(node, self.decode(node["state"]))
+        return self.decode(node["state"])
 
     def _pickle(self, node: dict[str, Any]) -> Any:
-        if not self._trusted:
+        content = bytes(self._leaves[node["leaf"]])
+        if not self._trusts(node["leaf"], content):
             raise UntrustedPickle(
                 f"a {node['type']} in this checkpoint is a pickle that this user did not write on "
                 "this machine: reading it can run any code. If you know who wrote it, pass "
@@ -174,30 +189,20 @@ class Decoder:
             )
         refs = [self.decode(ref) for ref in node["refs"]]
         try:
-            value = _Unpickler(io.BytesIO(self._leaves[node["leaf"]]), refs).load()
+            return _Unpickler(io.BytesIO(content), refs).load()
         except Exception as error:
             raise DamagedCheckpoint(
                 f"the pickle of a {node['type']} cannot be read here: {error!r}; import what "
                 "defines it first, in the version that wrote it"
             ) from error
-        return self._done(node, value)
 
     # --- arrays ---------------------------------------------------------------------------------
 
     def _array(self, node: dict[str, Any]) -> Any:
         import numpy as np
 
-        found = np.frombuffer(self._leaves[node["leaf"]], dtype=np.dtype(node["dtype"]))
-        if not self._is_first(found.__array_interface__["data"][0]):
-            found = found.copy()
-        return self._done(node, found.reshape(node["shape"], order=node["order"]))
-
-    def _is_first(self, address: int) -> bool:
-        """Whether nobody has that memory yet: values that are equal are not one value."""
-        if address in self._given:
-            return False
-        self._given.add(address)
-        return True
+        found = np.frombuffer(self._leaves.take(node["leaf"]), dtype=np.dtype(node["dtype"]))
+        return found.reshape(node["shape"], order=node["order"])
 
     def _number(self, node: dict[str, Any]) -> Any:
         import numpy as np
@@ -207,8 +212,7 @@ class Decoder:
     def _numpy_list(self, node: dict[str, Any]) -> list[Any]:
         import numpy as np
 
-        found = np.frombuffer(self._leaves[node["leaf"]], dtype=np.dtype(node["dtype"]))
-        return self._done(node, list(found))  # type: ignore[no-any-return]
+        return list(np.frombuffer(self._leaves[node["leaf"]], dtype=np.dtype(node["dtype"])))
 
     def _dtype(self, node: dict[str, Any]) -> Any:
         import numpy as np
@@ -218,11 +222,11 @@ class Decoder:
     def _tensor(self, node: dict[str, Any]) -> Any:
         import torch
 
-        dtype = getattr(torch, node["dtype"])
-        content = self._leaves[node["leaf"]]
+        dtype = _torch_constant(node["dtype"], torch.dtype)
+        content = self._leaves.take(node["leaf"])
         if len(content):
             flat = torch.frombuffer(content, dtype=dtype)
-            if flat.data_ptr() % TENSOR_ALIGNMENT or not self._is_first(flat.data_ptr()):
+            if flat.data_ptr() % TENSOR_ALIGNMENT:
                 flat = flat.clone()
         else:
             flat = torch.empty(0, dtype=dtype)
@@ -230,7 +234,7 @@ class Decoder:
             found = flat.as_strided(node["shape"], node["stride"])
         else:
             found = flat.reshape(node["shape"])
-        return self._done(node, self._dressed(node, found))
+        return self._dressed(node, found)
 
     def _sparse(self, node: dict[str, Any]) -> Any:
         import torch
@@ -239,13 +243,13 @@ class Decoder:
         found = torch.sparse_coo_tensor(
             indices, values, node["shape"], is_coalesced=True, check_invariants=True
         )
-        return self._done(node, self._dressed(node, found))
+        return self._dressed(node, found)
 
     def _meta(self, node: dict[str, Any]) -> Any:
         import torch
 
-        dtype = getattr(torch, node["dtype"])
-        return self._done(node, torch.empty(node["shape"], dtype=dtype, device="meta"))
+        dtype = _torch_constant(node["dtype"], torch.dtype)
+        return self._dressed(node, torch.empty(node["shape"], dtype=dtype, device="meta"))
 
     def _dressed(self, node: dict[str, Any], found: Any) -> Any:
         import torch
@@ -261,33 +265,51 @@ class Decoder:
             return torch.Size(node["items"])
         if node["type"] == "device":
             return torch.device(node["text"])
-        return getattr(torch, node["text"].removeprefix("torch."))
+        return _torch_constant(node["text"].removeprefix("torch."), torch.dtype)
 
     def _generator(self, node: dict[str, Any]) -> Any:
         state, library = self.decode(node["state"]), node["library"]
         if library == "random":
             import random
 
-            return self._done(node, _set_random(random.Random(), state))  # noqa: S311
+            return _set_random(random.Random(), state)  # noqa: S311
         if library == "torch":
             import torch
 
-            device = node["device"] if torch.cuda.is_available() else "cpu"
-            generator = torch.Generator(device)
+            if torch.device(node["device"]).type == "cuda" and not torch.cuda.is_available():
+                return Lost(f"is a random generator of {node['device']}, which is not here")
+            generator = torch.Generator(node["device"])
             generator.set_state(state)
-            return self._done(node, generator)
+            return generator
         import numpy as np
 
-        if library == "numpy.RandomState":
-            made = np.random.RandomState()
-            made.set_state(state)
-            return self._done(node, made)
-        generators = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
-        if state["bit_generator"] not in generators:
+        if state["bit_generator"] not in BIT_GENERATORS:
             raise DamagedCheckpoint(f"an unknown random generator: {state['bit_generator']!r}")
         bits = getattr(np.random, state["bit_generator"])()
+        if library == "numpy.RandomState":
+            made = np.random.RandomState(bits)
+            made.set_state(state)
+            return made
         bits.state = state
-        return self._done(node, np.random.Generator(bits))
+        return np.random.Generator(bits)
+
+
+def empty_map(node: dict[str, Any]) -> Any:
+    """What a `map` or `dict` node is made into, before its items."""
+    kind = node.get("type")
+    if kind == "defaultdict":
+        factory = node["factory"]
+        return defaultdict(None if factory is None else FACTORIES[factory])
+    return MAPS[kind]() if kind else {}
+
+
+def _torch_constant(name: str, kind: type) -> Any:
+    import torch
+
+    found = vars(torch)[name]
+    if not isinstance(found, kind):
+        raise TypeError(f"torch.{name} is no {kind.__name__}")
+    return found
 
 
 def nodes(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -339,35 +361,35 @@ class _Unpickler(pickle.Unpickler):
         return self._refs[pid]
 
 
-MAKERS: dict[str, Callable[[Decoder, dict[str, Any]], Any]] = {
-    "ref": Decoder._ref,
-    "declared": Decoder._as_declared,
-    "missing": Decoder._missing,
-    "map": Decoder._map,
-    "dict": Decoder._map,
-    "list": Decoder._list,
-    "tuple": Decoder._frozen,
-    "set": Decoder._frozen,
-    "frozenset": Decoder._frozen,
-    "deque": Decoder._deque,
-    "floats": Decoder._numbers,
-    "ints": Decoder._numbers,
-    "bytes": Decoder._bytes,
-    "int": Decoder._integer,
-    "complex": Decoder._complex,
-    "range": Decoder._slice,
-    "slice": Decoder._slice,
-    "instance": Decoder._instance,
-    "state": Decoder._state,
-    "loader": Decoder._loader,
-    "pickle": Decoder._pickle,
-    "array": Decoder._array,
-    "number": Decoder._number,
-    "numbers": Decoder._numpy_list,
-    "dtype": Decoder._dtype,
-    "tensor": Decoder._tensor,
-    "sparse": Decoder._sparse,
-    "meta": Decoder._meta,
-    "torch": Decoder._torch,
-    "generator": Decoder._generator,
+MAKERS = {
+    "ref": "_ref",
+    "declared": "_as_declared",
+    "missing": "_missing",
+    "map": "_map",
+    "dict": "_map",
+    "list": "_list",
+    "tuple": "_frozen",
+    "set": "_frozen",
+    "frozenset": "_frozen",
+    "deque": "_deque",
+    "floats": "_numbers",
+    "ints": "_numbers",
+    "bytes": "_bytes",
+    "int": "_integer",
+    "complex": "_complex",
+    "range": "_slice",
+    "slice": "_slice",
+    "instance": "_instance",
+    "state": "_state",
+    "loader": "_loader",
+    "pickle": "_pickle",
+    "array": "_array",
+    "number": "_number",
+    "numbers": "_numpy_list",
+    "dtype": "_dtype",
+    "tensor": "_tensor",
+    "sparse": "_sparse",
+    "meta": "_meta",
+    "torch": "_torch",
+    "generator": "_generator",
 }

@@ -34,7 +34,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from flor.checkpoint import arrays, modules
-from flor.checkpoint.capturable import UNFIT, Uncapturable, type_name
+from flor.checkpoint.capturable import UNFIT, Uncapturable, has_only_attributes, type_name
 from flor.checkpoint.manifest import Missing, Node
 from flor.checkpoint.staging import Staging
 
@@ -45,6 +45,7 @@ MAX_PICKLE_BYTES = 1024**3
 
 SCALARS = frozenset({type(None), bool, float, str})
 FACTORIES: dict[Any, str] = {list: "list", dict: "dict", int: "int", float: "float", set: "set"}
+OPEN = frozenset({dict, OrderedDict, Counter, defaultdict, list, deque})  # may contain themselves
 OPAQUE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, types.MethodType)
 
 
@@ -63,7 +64,7 @@ class Encoder:
         self.missing: list[Missing] = []
         self.has_pickles = False
         self.with_gradients = False
-        self.covered: set[int] = set()  # ids of the parameters of captured modules
+        self.covered: set[int] = set()  # ids of parameters and buffers of captured modules
         self.pure = False  # refuse what needs a pickle
         self.devices: Devices | None = None  # copies from accelerators; None: wait for each
         self._declared = declared or {}
@@ -71,6 +72,7 @@ class Encoder:
         self._kept: list[Any] = []  # so that no id is used twice
         self._ids = count(1)
         self._depth = 0
+        self._hashed = False  # what is encoded is a key, or in a set
 
     def root(self, name: str, value: Any) -> Node:
         """The node of a declared object: its own name stands for it everywhere else."""
@@ -91,8 +93,10 @@ class Encoder:
         if declared is not None:
             return {"t": "declared", "name": declared}
         known = self._memo.get(id(value))
-        if known is not None:
+        if known is not None and (known or kind in OPEN or plain_attributes(value) is not None):
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
+        if known is not None:
+            return self._lost(name, f"is a {kind.__name__} that contains itself")
         node: dict[str, Any] = {}
         self._memo[id(value)] = node
         self._kept.append(value)
@@ -136,12 +140,14 @@ class Encoder:
         found = arrays.encode(self, value, name)
         if found is not None:
             return found
-        if modules.is_loader(value):
-            return modules.encode_loader(self, value, name)
-        if callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict"):
-            return modules.encode_state(self, value, name)
         if isinstance(value, OPAQUE):
             raise Uncapturable(f"is a {kind.__name__}, which is code rather than state")
+        is_loader = modules.is_loader(value)
+        if is_loader or modules.has_state(value):
+            if self._hashed:
+                raise Uncapturable("is found by its identity, which a checkpoint cannot keep")
+            encode_it = modules.encode_loader if is_loader else modules.encode_state
+            return encode_it(self, value, name)
         attributes = plain_attributes(value)
         if attributes is not None:
             of = {key: self.encode(item, f"{name}.{key}") for key, item in attributes.items()}
@@ -166,10 +172,18 @@ class Encoder:
             return node
         node["t"] = "dict"
         node["items"] = [
-            [self.encode(key, name), self.encode(value[key], f"{name}[{key!r:.40}]")]
+            [self._hashable(key, name), self.encode(value[key], f"{name}[{key!r:.40}]")]
             for key in keys
         ]
         return node
+
+    def _hashable(self, value: Any, name: str) -> Node:
+        """The node of a key or a member of a set: what is made of it has to be hashable too."""
+        before, self._hashed = self._hashed, True
+        try:
+            return self.encode(value, name)
+        finally:
+            self._hashed = before
 
     def _list(self, value: Any, name: str) -> dict[str, Any]:
         kind = type(value).__name__
@@ -189,6 +203,10 @@ class Encoder:
     def _numbers(self, value: list[Any]) -> dict[str, Any] | None:
         return arrays.encode_numbers(self, value)
 
+    def _set(self, value: Any, name: str) -> dict[str, Any]:
+        items = [self._hashable(item, f"{name}[{index}]") for index, item in enumerate(value)]
+        return {"t": type(value).__name__, "items": items}
+
     def _deque(self, value: deque[Any], name: str) -> dict[str, Any]:
         return self._list(value, name) | {"maxlen": value.maxlen}
 
@@ -199,10 +217,8 @@ class Encoder:
     def _plain(self, value: Any, name: str) -> dict[str, Any]:
         if isinstance(value, complex):
             return {"t": "complex", "parts": [value.real, value.imag]}
-        return {
-            "t": type(value).__name__,
-            "items": [value.start, value.stop, value.step],
-        }
+        items = [value.start, value.stop, value.step]
+        return {"t": type(value).__name__, "items": [self.encode(item, name) for item in items]}
 
     # --- pickles --------------------------------------------------------------------------------
 
@@ -258,14 +274,18 @@ class _Pickler(pickle.Pickler):
 
 def plain_attributes(value: Any) -> dict[str, Any] | None:
     """The attributes of an object that is nothing but them: made by a class of the user's own."""
-    kind = type(value)
-    special = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
-    if _is_library(kind) or any(name in vars(b) for b in kind.__mro__[:-1] for name in special):
+    if not is_plain(type(value)):
         return None
-    if any(base is not object and base.__module__ == "builtins" for base in kind.__mro__):
-        return None  # a list or dict with attributes
     found = getattr(value, "__dict__", None)
     return dict(found) if type(found) is dict else None
+
+
+def is_plain(kind: type) -> bool:
+    """Whether it is a class of the user's own whose objects are their attributes."""
+    special = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    if _is_library(kind) or any(name in vars(b) for b in kind.__mro__[:-1] for name in special):
+        return False
+    return has_only_attributes(kind)
 
 
 def _is_library(kind: type) -> bool:
@@ -289,8 +309,8 @@ CONTAINERS: dict[type, Callable[[Encoder, Any, str], dict[str, Any]]] = {
     defaultdict: Encoder._map,
     list: Encoder._list,
     tuple: Encoder._list,
-    set: Encoder._list,
-    frozenset: Encoder._list,
+    set: Encoder._set,
+    frozenset: Encoder._set,
     deque: Encoder._deque,
     bytes: Encoder._bytes,
     bytearray: Encoder._bytes,

@@ -25,12 +25,15 @@ Progress = Callable[[int], None]
 
 
 class Leaves:
-    """Gives the content of leaves by their number."""
+    """Gives the content of leaves by their number, read and checked when it is asked for."""
 
     def __init__(self, store: ObjectStore, leaves: Sequence[Leaf]) -> None:
         self._store = store
         self._leaves = leaves
         self._content: dict[int, memoryview] = {}
+        self._sharing: dict[str, list[int]] = {}  # the leaves of each object
+        for number, leaf in enumerate(leaves):
+            self._sharing.setdefault(leaf.digest, []).append(number)
 
     def load(self, wanted: Sequence[int] | None = None, progress: Progress | None = None) -> None:
         """Open and check leaves (default: all). Raises DamagedCheckpoint, BucketError."""
@@ -39,7 +42,7 @@ class Leaves:
         by_object: dict[str, list[int]] = {}
         for number in missing:
             by_object.setdefault(self._leaves[number].digest, []).append(number)
-        threads = min(THREADS, len(os.sched_getaffinity(0)), max(len(by_object), 1))
+        threads = min(THREADS, _cores(), max(len(by_object), 1))
         with ThreadPoolExecutor(threads) as pool:
             for numbers_of, contents in pool.map(self._open, by_object.values()):
                 self._content.update(zip(numbers_of, contents, strict=True))
@@ -47,10 +50,22 @@ class Leaves:
                     progress(sum(len(content) for content in contents))
 
     def __getitem__(self, number: int) -> memoryview:
-        """The leaf's bytes; writable, without effect on the store."""
+        """The leaf's bytes, to be read only."""
         if number not in self._content:
+            if not 0 <= number < len(self._leaves):
+                raise IndexError(f"the checkpoint has no leaf {number}")
             self.load([number])
         return self._content[number]
+
+    def take(self, number: int) -> memoryview:
+        """The leaf's bytes in memory of their own: whoever asks for them again gets other memory,
+        so that no value changes with another, nor with what was made of the same leaf before."""
+        content = self[number]
+        if len(content) < MAP_ABOVE:
+            return memoryview(bytearray(content))
+        for other in self._sharing[self._leaves[number].digest]:
+            self._content.pop(other, None)
+        return content
 
     def _open(self, numbers: list[int]) -> tuple[list[int], list[memoryview]]:
         """The contents of leaves of one object."""
@@ -83,6 +98,12 @@ def _map(path: Path) -> memoryview:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
         return memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _crc(content: memoryview) -> int:

@@ -100,7 +100,9 @@ class Manifest:
             "leaves": [list(leaf) for leaf in self.leaves],
             "pickles": list(self.pickles),
         }
-        return json.dumps(data, separators=(",", ":")).encode()
+        # Lone surrogates stand as they are: escaped, two in a row would be read as one letter.
+        text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+        return text.encode("utf-8", "surrogatepass")
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:

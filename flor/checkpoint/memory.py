@@ -7,10 +7,12 @@ for each page that the parent writes later.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,10 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_PYBUF_READ = 0x100
 
 
 def copy(target: int, source: int, size_bytes: int) -> None:
@@ -44,83 +50,128 @@ def equal(left: int, right: int, size_bytes: int) -> bool:
 
 
 def view(address: int, size_bytes: int) -> memoryview:
-    """The bytes at an address. They are the caller's to keep alive."""
-    return memoryview((ctypes.c_ubyte * size_bytes).from_address(address)).cast("B")
+    """The bytes at an address, to be read. They are the caller's to keep alive."""
+    # A ctypes array would be a new type for each size, which only a garbage collector frees.
+    found: memoryview = _view(address, size_bytes, _PYBUF_READ)
+    return found
 
 
-@dataclass(frozen=True)
-class Region:
-    """Some bytes of an arena."""
+class Segment:
+    """Memory of the system, given back when nobody holds it any more."""
 
-    address: int
-    size_bytes: int
-
-
-class Arena:
-    """Hands out regions and takes them back."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._segments: list[tuple[int, int]] = []  # address and size, as mapped
-        self._rest: list[tuple[int, int]] = []  # what was never handed out
-        self._free: dict[int, list[Region]] = {}  # by size
-        self.reserved_bytes = 0
-        self.used_bytes = 0
-
-    def take(self, size_bytes: int) -> Region:
-        """A region of at least that size. Raises MemoryError."""
-        size = -(-size_bytes // PAGE) * PAGE
-        self.used_bytes += size
-        free = self._free.get(size)
-        if free:
-            return free.pop()
-        for index, (address, left) in enumerate(self._rest):
-            if left >= size:
-                self._rest[index] = (address + size, left - size)
-                return Region(address, size)
-        address, left = self._map(max(size, SEGMENT_BYTES))
-        self._rest.append((address + size, left - size))
-        return Region(address, size)
-
-    def give(self, region: Region) -> None:
-        """Take a region back."""
-        self.used_bytes -= region.size_bytes
-        self._free.setdefault(region.size_bytes, []).append(region)
-
-    def reserve(self, size_bytes: int) -> Iterator[None]:
-        """Make room for so much, and fault it in, some at each step; for the background."""
-        missing = size_bytes - (self.reserved_bytes - self.used_bytes)
-        if missing <= 0:
-            return
-        address, size = self._map(missing)
-        for start in range(0, size, FAULT_BYTES):
-            _fault_in(address + start, min(FAULT_BYTES, size - start))
-            yield
-        self._rest.append((address, size))
-
-    def release(self) -> None:
-        """Give everything back to the system. Nothing in a forked child: it never had it."""
-        if os.getpid() == self._pid:
-            for address, size in self._segments:
-                _libc.munmap(address, size)
-        self._segments, self._rest, self._free = [], [], {}
-        self.reserved_bytes = self.used_bytes = 0
-
-    def _map(self, size_bytes: int) -> tuple[int, int]:
-        size = -(-size_bytes // HUGE_PAGE) * HUGE_PAGE
-        whole = size + HUGE_PAGE  # so that a huge page's boundary lies in it
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = _up(size_bytes, HUGE_PAGE)
+        whole = self.size_bytes + HUGE_PAGE  # so that a huge page's boundary lies in it
         found = _libc.mmap(
             *(None, whole, mmap.PROT_READ | mmap.PROT_WRITE),
             *(mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0),
         )
         if found in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"no {size_bytes:,} bytes for a copy of the state")
+        weakref.finalize(self, _unmap, os.getpid(), found, whole).atexit = False
         for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
             if hasattr(mmap, advice):
                 _libc.madvise(found, whole, getattr(mmap, advice))
-        self._segments.append((found, whole))
-        self.reserved_bytes += size
-        return -(-found // HUGE_PAGE) * HUGE_PAGE, size
+        self.address = _up(found, HUGE_PAGE)
+
+
+def _unmap(pid: int, address: int, size_bytes: int) -> None:
+    if os.getpid() == pid:  # a forked child never had it, and may have something else there
+        _libc.munmap(address, size_bytes)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Some bytes of an arena, there for as long as somebody holds this."""
+
+    address: int
+    size_bytes: int
+    segment: Segment
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size_bytes
+
+    def split(self, size_bytes: int) -> tuple[Region, Region]:
+        rest = Region(self.address + size_bytes, self.size_bytes - size_bytes, self.segment)
+        return Region(self.address, size_bytes, self.segment), rest
+
+
+class Arena:
+    """Hands out regions and takes them back."""
+
+    def __init__(self) -> None:
+        self._free: list[Region] = []  # by address; neighbours are one
+        self.reserved_bytes = 0
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int) -> Region:
+        """A region of at least that size. Raises MemoryError."""
+        size = _up(size_bytes, PAGE)
+        fitting = [region for region in self._free if region.size_bytes >= size]
+        if fitting:
+            found = min(fitting, key=lambda region: region.size_bytes)
+            self._free.remove(found)
+        else:
+            self._shrink()
+            found = self._map(max(size, SEGMENT_BYTES))
+        region, rest = found.split(size)
+        if rest.size_bytes:
+            self._insert(rest)
+        self.used_bytes += size
+        return region
+
+    def give(self, region: Region) -> None:
+        """Take a region back."""
+        self.used_bytes -= region.size_bytes
+        self._insert(region)
+
+    def reserve(self, size_bytes: int) -> Iterator[None]:
+        """Make room for so much, and fault it in, some at each step; for the background."""
+        missing = size_bytes - (self.reserved_bytes - self.used_bytes)
+        if missing <= 0:
+            return
+        region = self._map(missing)
+        for start in range(0, region.size_bytes, FAULT_BYTES):
+            _fault_in(region.address + start, min(FAULT_BYTES, region.size_bytes - start))
+            yield
+        self._insert(region)
+
+    def release(self) -> None:
+        """Give everything back to the system, regions as soon as nobody holds them."""
+        self._free = []
+        self.reserved_bytes = self.used_bytes = 0
+
+    def _map(self, size_bytes: int) -> Region:
+        segment = Segment(size_bytes)
+        self.reserved_bytes += segment.size_bytes
+        return Region(segment.address, segment.size_bytes, segment)
+
+    def _insert(self, region: Region) -> None:
+        """Segments never touch each other, so neighbours are of one."""
+        free = self._free
+        index = bisect.bisect(free, region.address, key=lambda other: other.address)
+        if index < len(free) and free[index].address == region.end:
+            after = free.pop(index)
+            size_bytes = region.size_bytes + after.size_bytes
+            region = Region(region.address, size_bytes, region.segment)
+        if index and free[index - 1].end == region.address:
+            index -= 1
+            before = free.pop(index)
+            size_bytes = before.size_bytes + region.size_bytes
+            region = Region(before.address, size_bytes, before.segment)
+        free.insert(index, region)
+
+    def _shrink(self) -> None:
+        """Let go of segments that nothing is in: what is asked for does not fit into them."""
+        whole = [region for region in self._free if region.size_bytes == region.segment.size_bytes]
+        for region in whole:
+            self._free.remove(region)
+            self.reserved_bytes -= region.size_bytes
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _fault_in(address: int, size_bytes: int) -> None:

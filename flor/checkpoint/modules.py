@@ -9,8 +9,10 @@ is carried on). Of an optimizer: parameters that belong to no captured module.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from flor.checkpoint import arrays
 from flor.checkpoint.capturable import UNFIT, Uncapturable, type_name
 from flor.checkpoint.manifest import Node
 
@@ -18,7 +20,21 @@ if TYPE_CHECKING:
     from flor.checkpoint.encoding import Encoder
 
 SHARDED = {"FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"}
-SIMPLE = (bool, int, float, str, type(None), list, dict, tuple, set)
+SIMPLE = (
+    *(bool, int, float, complex, str, bytes, bytearray, type(None)),
+    *(list, dict, tuple, set, frozenset, deque),
+)
+
+
+def has_state(value: Any) -> bool:
+    """Whether it is an object that can give and take its state."""
+    return callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict")
+
+
+def rank(value: Any) -> int:
+    """Modules come first: what else there is may refer to them."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is not None and isinstance(value, torch.nn.Module) else 1
 
 
 def encode_state(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
@@ -37,17 +53,29 @@ def encode_state(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
         return node
     if isinstance(value, torch.optim.Optimizer):
         node["params"] = _own_parameters(encoder, value, name)
+        node["shapes"] = shapes_of(value)
     optimizer = getattr(value, "optimizer", None)
     if isinstance(optimizer, torch.optim.Optimizer):
         node["optimizer"] = encoder.encode(optimizer, f"{name}.optimizer")
+        node["parts"] = parts_of(value)
     return node
+
+
+def shapes_of(optimizer: Any) -> list[list[list[int]]]:
+    """The shapes of the parameters of each group."""
+    return [[list(item.shape) for item in group["params"]] for group in optimizer.param_groups]
+
+
+def parts_of(scheduler: Any) -> list[str]:
+    """The types of the schedulers that a scheduler is made of."""
+    return [type(part).__qualname__ for part in getattr(scheduler, "_schedulers", ())]
 
 
 def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, Any]:
     state = module.state_dict()
     found: dict[str, Any] = {"of": encoder.encode(state, name)}
     parameters = dict(module.named_parameters())
-    encoder.covered.update(map(id, parameters.values()))
+    encoder.covered.update(map(id, parameters.values()), map(id, module.buffers()))
     frozen = [key for key, item in parameters.items() if not item.requires_grad]
     if frozen:
         found["frozen"] = frozen
@@ -69,20 +97,18 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     attributes = {
         key: plain
         for key, item in submodules.items()
-        if (plain := _attributes(encoder, item, internal, f"{name}.{key}" if key else name, torch))
+        if (plain := _attributes(encoder, item, internal, f"{name}.{key}" if key else name))
     }
     if attributes:
         found["attributes"] = attributes
     return found
 
 
-def _attributes(
-    encoder: Encoder, module: Any, internal: Any, name: str, torch: Any
-) -> dict[str, Node]:
+def _attributes(encoder: Encoder, module: Any, internal: Any, name: str) -> dict[str, Node]:
     """What a module holds in attributes of its own, as far as that is plain data."""
     found = {}
     for key, item in list(vars(module).items()):
-        if key in internal or not isinstance(item, (*SIMPLE, torch.Tensor)):
+        if key in internal or not (isinstance(item, SIMPLE) or arrays.is_data(item)):
             continue
         node = encoder.tentative(item, f"{name}.{key}")
         if node is not UNFIT:  # else a hook, a class, a configuration: not what changes
@@ -91,13 +117,16 @@ def _attributes(
 
 
 def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[Any]]:
-    """Parameters that the optimizer changes and no captured module has."""
-    return [
-        [group, index, encoder.encode(item.detach(), f"{name}.params[{group}][{index}]")]
-        for group, options in enumerate(optimizer.param_groups)
-        for index, item in enumerate(options["params"])
-        if id(item) not in encoder.covered
-    ]
+    """Parameters that the optimizer changes and no captured module has, with their gradients."""
+    found = []
+    for group, options in enumerate(optimizer.param_groups):
+        for index, item in enumerate(options["params"]):
+            if id(item) not in encoder.covered:
+                path = f"{name}.params[{group}][{index}]"
+                grad = item.grad if encoder.with_gradients else None
+                parts = [encoder.encode(item.detach(), path), encoder.encode(grad, f"{path}.grad")]
+                found.append([group, index, *parts])
+    return found
 
 
 def is_loader(value: Any) -> bool:

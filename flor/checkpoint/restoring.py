@@ -1,346 +1,399 @@
-"""A checkpoint → values, or → the objects that it was taken of.
+"""Nodes → the objects that they were taken of.
 
-Everything is read, checked and compared with the objects before the first of them is changed.
+Everything is read and compared with the objects before the first of them is changed. What can be
+changed in place is, so that whoever else holds it sees it too: a parameter that a list and an
+optimizer share stays one. Only objects that consist of attributes are made anew.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
-from flor.checkpoint import rng, signing
-from flor.checkpoint.decoding import Decoder, Lost
-from flor.checkpoint.leaves import Leaves
-from flor.checkpoint.manifest import Manifest, Node
-from flor.errors import NoCheckpoint, RestoreError
-from flor.objects import ObjectStore
+from flor.checkpoint import arrays, modules, optimizers
+from flor.checkpoint.capturable import has_only_attributes
+from flor.checkpoint.decoding import Decoder, Instance, Lost, empty_map
+from flor.checkpoint.manifest import Node
+from flor.checkpoint.targets import (
+    ABSENT,
+    CHANGEABLE,
+    is_of,
+    kind_of,
+    part_of,
+    replace_content,
+    state_setter,
+    takes_tensor,
+    to_device,
+    unfit,
+    without_init,
+)
+from flor.errors import RestoreError
 
-
-class State(Mapping[str, Any]):
-    """What a checkpoint holds, by name: the declared objects' states and the loop's variables.
-
-    Values are made when they are asked for. `place` tells the iteration of each loop around,
-    `missing` what the checkpoint could not hold.
-    """
-
-    def __init__(self, manifest: Manifest, store: ObjectStore, *, trust: bool = False) -> None:
-        self.manifest = manifest
-        self._leaves = Leaves(store, manifest.leaves)
-        self._trust = trust
-        self._decoder: Decoder | None = None
-        self._nodes: dict[str, Node] = {}
-        for frame in manifest.frames:
-            self._nodes |= frame.values
-        self._nodes |= manifest.objects
-
-    @property
-    def run_id(self) -> str:
-        return self.manifest.run_id
-
-    @property
-    def place(self) -> dict[str, int]:
-        return {step.name: step.iteration for step in self.manifest.place}
-
-    @property
-    def missing(self) -> dict[str, str]:
-        return {item.name: item.reason for item in self.manifest.missing}
-
-    def __getitem__(self, name: str) -> Any:
-        return self.decoder.decode(self.node(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __repr__(self) -> str:
-        place = ", ".join(f"{name} {number}" for name, number in self.place.items())
-        return f"<state of run {self.run_id} at {place}: {', '.join(self)}>"
-
-    def node(self, name: str) -> Node:
-        if name not in self._nodes:
-            held = ", ".join(self._nodes) or "nothing"
-            raise NoCheckpoint(f"this checkpoint holds no {name!r}; it holds {held}")
-        return self._nodes[name]
-
-    def check(self) -> None:
-        """Read and verify all of it. Raises DamagedCheckpoint or BucketError."""
-        self._leaves.load()
-
-    def restore_rng(self) -> list[str]:
-        """Set the random generators of this process; the names of those that are not here."""
-        return rng.restore(self._rng_states())
-
-    def _rng_states(self) -> dict[str, Any]:
-        found = self.manifest.rng.items()
-        return {k: self.decoder.decode(v) for k, v in found if not k.startswith("loader ")}
-
-    def restore(self, targets: Mapping[str, Any], *, with_rng: bool = False) -> None:
-        """Put the state into objects, all or none. Raises RestoreError, NoCheckpoint, …"""
-        decoder = self.decoder
-        decoder.declare(targets)
-        steps = []
-        for name in sorted(targets, key=lambda name: _rank(targets[name])):
-            steps.append(_Restore(decoder, name, targets[name], self.node(name)))
-        states = self._rng_states() if with_rng else {}
-        for step in steps:
-            step.apply()
-        rng.restore(states)
-
-    @property
-    def decoder(self) -> Decoder:
-        if self._decoder is None:
-            self.check()
-            self._decoder = Decoder(self.manifest, self._leaves, trusted=self._is_trusted())
-        return self._decoder
-
-    def _is_trusted(self) -> bool:
-        if self._trust or not self.manifest.pickles:
-            return self._trust
-        digests = [signing.digest(self._leaves[number]) for number in self.manifest.pickles]
-        return signing.is_own(self.manifest.signature, digests)
+FOREIGN, MODULE, OPTIMIZER, REST = range(4)  # in this order: what may fail goes first
 
 
-def _rank(target: Any) -> int:
-    """Modules first, then what refers to them."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return 0
-    if isinstance(target, torch.nn.Module):
-        return 0
-    return 1 if isinstance(target, torch.optim.Optimizer) else 2
+class Step(NamedTuple):
+    """A change that is ready to be made. `undo` takes it back, where it may fail half-way."""
+
+    rank: int
+    name: str
+    run: Callable[[], object]
+    undo: Callable[[], object] | None = None
 
 
-class _Restore:
-    """One object's restoration: made ready first, applied when all others are ready too."""
+class Restoration:
+    """`add` each object, which reads and compares, then `apply` all of it."""
 
-    def __init__(self, decoder: Decoder, name: str, target: Any, node: Node) -> None:
-        self._name = name
-        self._target = target
-        self._node = node if isinstance(node, dict) else {"t": "scalar"}
-        self._inner: list[_Restore] = []
-        kind = self._node["t"]
+    def __init__(self, decoder: Decoder, targets: Mapping[str, Any]) -> None:
+        self._decoder = decoder
+        self._targets = targets
+        self._steps: list[Step] = []
+        self._fitted: dict[int, Any] = {}  # what stands for a node, by its id
+        self._taken: dict[int, Any] = {}  # targets that have their value, by their id
+        self._memory: dict[int, set[tuple[int, Any]]] = {}  # theirs: addresses and leaves
+        self._asked = False  # for the target itself, not for what is in it
+
+    def add(self, name: str, target: Any, node: Node) -> None:
+        """Make an object's restoration ready. Raises RestoreError where the state does not fit."""
+        found = self._decoder.resolve(node)
+        kind = found["t"] if isinstance(found, dict) else None
         if kind == "missing":
-            raise RestoreError(f"{name} is not in this checkpoint: it {node['why']}")
-        if kind == "instance":
-            self._instance(decoder, node)
-        else:
-            self._value: Any = decoder.decode(node)
-        if kind == "state":
-            self._extra(decoder, node)
-        self._check()
+            raise RestoreError(f"{name} is not in this checkpoint: it {found['why']}")
+        if kind == "instance" and not is_of(target, found["type"]):
+            raise unfit(name, Instance(found["type"]), target)
+        self._asked = True
+        fitted = self.fit(name, target, found)
+        if fitted is not target:
+            raise unfit(name, fitted, target)
 
     def apply(self) -> None:
-        kind, target = self._node["t"], self._target
-        if kind == "state":
-            self._apply_state()
-        elif kind == "loader":
-            _apply_loader(target, self._value, self._node)
-        elif kind == "instance":
-            for inner in self._inner:
-                inner.apply()
-            vars(target).update(self._value)
-        elif kind in ("tensor", "sparse"):
-            _copy_tensor(target, self._value)
-        elif kind == "array":
-            import numpy as np
-
-            np.copyto(target, self._value)
-        elif kind == "generator":
-            _apply_generator(target, self._value)
-        else:
-            _replace_content(target, self._value)
-
-    # --- states ---------------------------------------------------------------------------------
-
-    def _extra(self, decoder: Decoder, node: dict[str, Any]) -> None:
-        """What modules and optimizers hold besides their state."""
-        self._grads = {key: decoder.decode(item) for key, item in node.get("grads", {}).items()}
-        self._buffers = {key: decoder.decode(item) for key, item in node.get("buffers", {}).items()}
-        self._attributes = {
-            key: {name: decoder.decode(item) for name, item in found.items()}
-            for key, found in node.get("attributes", {}).items()
-        }
-        self._params = [
-            (group, index, decoder.decode(item)) for group, index, item in node.get("params", ())
-        ]
-        if isinstance(node.get("optimizer"), dict) and node["optimizer"]["t"] == "state":
-            own = getattr(self._target, "optimizer", None)
-            if own is not None:
-                name = f"{self._name}.optimizer"
-                self._inner.append(_Restore(decoder, name, own, node["optimizer"]))
-
-    def _check(self) -> None:
-        """Raise RestoreError where the value does not fit the target."""
-        kind, target, name = self._node["t"], self._target, self._name
-        if kind == "state":
-            if not hasattr(target, "load_state_dict"):
-                raise RestoreError(f"{name} is a state_dict, and {target!r:.80} cannot load one")
-            if self._is_module():
-                _check_module(name, target, self._value)
-        elif kind in ("tensor", "array", "sparse"):
-            shape = getattr(target, "shape", None)
-            if shape is None or tuple(shape) != tuple(self._value.shape):
+        """Change the objects. Raises RestoreError."""
+        done: list[Step] = []
+        for step in sorted(self._steps, key=lambda step: step.rank):
+            try:
+                done.append(step)
+                step.run()
+            except Exception as error:
+                for earlier in reversed(done):
+                    if earlier.undo is not None:
+                        earlier.undo()
+                firm = sorted({item.name for item in done[:-1] if item.undo is None})
+                changed = f"; {', '.join(firm)} were restored already" if firm else ""
                 raise RestoreError(
-                    f"{name} has shape {tuple(self._value.shape)} in the checkpoint, and the "
-                    f"object to restore has {tuple(shape) if shape is not None else 'none'}"
-                )
-        elif kind not in ("loader", "instance", "generator") and not _is_changeable(
-            target, self._value
-        ):
+                    f"{step.name} did not take the state of the checkpoint: "
+                    f"{type(error).__name__}: {error}{changed}"
+                ) from error
+
+    def fit(self, name: str, target: Any, node: Node) -> Any:
+        """What is to stand where `target` stands: the target itself, once changed, or a new value.
+
+        Shared values stay shared, as far as the places where they stand can be written.
+        """
+        node = self._decoder.resolve(node)
+        if not isinstance(node, dict):
+            return node
+        number = node.get("id")
+        if number in self._fitted and (node["t"] != "state" or self._fitted[number] is target):
+            return self._fitted[number]
+        if id(target) in self._taken and node["t"] not in ("declared", "missing", "state"):
+            target = ABSENT  # one object here, several in the checkpoint
+        if arrays.is_block(target) and "leaf" in node:
+            target = self._own(target, node, asked=self._asked)
+        self._asked = False
+        return FITS.get(node["t"], Restoration._value)(self, name, target, node)
+
+    def _own(self, target: Any, node: dict[str, Any], *, asked: bool) -> Any:
+        """The tensor or array, or ABSENT if its memory takes something else.
+
+        A dictionary that holds the weights themselves now may have held copies of earlier ones.
+        """
+        known = self._memory.setdefault(arrays.origin(target), set())
+        place = (arrays.address(target), node["leaf"])
+        if known and place not in known and not asked:
+            return ABSENT
+        known.add(place)
+        return target
+
+    def _keep(self, node: dict[str, Any], value: Any) -> Any:
+        """`value` stands for the node from now on."""
+        self._taken[id(value)] = value
+        if "id" in node:
+            self._fitted[node["id"]] = value
+        return value
+
+    def _then(self, rank: int, name: str, run: Callable[[], object]) -> None:
+        self._steps.append(Step(rank, name, run))
+
+    def _set(self, name: str, owner: Any, attributes: dict[str, Any]) -> None:
+        """Without descriptors or `__setattr__`: no code of the user's runs."""
+        self._then(REST, name, lambda: vars(owner).update(attributes))
+
+    # --- what stands by itself ------------------------------------------------------------------
+
+    def _missing(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        if target is ABSENT:
+            raise RestoreError(f"{name} is not in this checkpoint: it {node['why']}")
+        return target
+
+    def _declared(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        found = self._targets.get(node["name"], target)
+        if found is ABSENT:
             raise RestoreError(
-                f"{name} is a {type(self._value).__name__} and cannot be put into a "
-                f"{type(target).__name__}; take it from the state: flor.load(…)[{name!r}]"
+                f"{name} is {node['name']!r} in the checkpoint: give that too, "
+                f"{node['name']}=…, so that it can be put there"
             )
+        return found
 
-    def _is_module(self) -> bool:
-        torch = sys.modules.get("torch")
-        return torch is not None and isinstance(self._target, torch.nn.Module)
+    def _value(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        """Anything that is replaced rather than changed, unless it is a container."""
+        value = self._decoder.decode(node)
+        if type(target) is type(value) and isinstance(value, CHANGEABLE):
+            self._then(REST, name, lambda: replace_content(target, value))
+            return self._keep(node, target)
+        return self._keep(node, value)
 
-    def _apply_state(self) -> None:
-        for inner in self._inner:
-            inner.apply()
-        torch = sys.modules.get("torch")
-        self._target.load_state_dict(self._value)
-        if torch is None:
-            return
-        if isinstance(self._target, torch.nn.Module):
-            self._apply_module()
-        elif isinstance(self._target, torch.optim.Optimizer):
-            _keep_types(self._target, self._value)
-            for group, index, value in self._params:
-                _copy_tensor(self._target.param_groups[group]["params"][index], value)
+    # --- tensors, arrays, generators ------------------------------------------------------------
 
-    def _apply_module(self) -> None:
-        module, frozen = self._target, set(self._node.get("frozen", ()))
-        for key, parameter in module.named_parameters():
-            if parameter.is_leaf:
-                parameter.requires_grad_(key not in frozen)
-            grad = self._grads.get(key)
-            parameter.grad = None if grad is None else grad.to(parameter.device)
-        buffers = dict(module.named_buffers())
-        for key, value in self._buffers.items():
-            if key in buffers and buffers[key].shape == value.shape:
-                _copy_tensor(buffers[key], value)
-        other = set(self._node.get("otherwise", ()))
-        for key, inner in module.named_modules():
-            inner.training = self._node["training"] != (key in other)
-            for name, value in self._attributes.get(key, {}).items():
-                _set_attribute(inner, name, value)
+    def _tensor(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        value = self._decoder.decode(node)
+        if not takes_tensor(target, value):
+            return self._keep(node, to_device(value, node.get("device")))
 
-    def _instance(self, decoder: Decoder, node: dict[str, Any]) -> None:
-        """Attributes that can be changed in place are; the others are replaced."""
-        own = getattr(self._target, "__dict__", {})
-        self._value = {}
-        for key, item in node["of"].items():
-            name = f"{self._name}.{key}"
-            kind = item.get("t") if isinstance(item, dict) else None
-            if kind in ("missing", "declared"):
-                continue
-            if kind in ("state", "instance") and key in own:
-                self._inner.append(_Restore(decoder, name, own[key], item))
-            else:
-                self._value[key] = decoder.decode(item)
+        def run() -> None:
+            optimizers.copy(target, value)
+            if target.is_leaf and target.is_floating_point():
+                target.requires_grad_(node.get("grad") is not None)
 
+        self._then(REST, name, run)
+        return self._keep(node, target)
 
-def _check_module(name: str, module: Any, state: Mapping[str, Any]) -> None:
-    own = module.state_dict()
-    absent = [key for key in own if key not in state]
-    unknown = [key for key in state if key not in own]
-    different = [
-        f"{key}: {tuple(state[key].shape)}, not {tuple(own[key].shape)}"
-        for key in own
-        if key in state and getattr(own[key], "shape", None) != getattr(state[key], "shape", None)
-    ]
-    problems = [
-        *(f"the checkpoint has no {key}" for key in absent[:3]),
-        *(f"the model has no {key}" for key in unknown[:3]),
-        *different[:3],
-    ]
-    if problems:
-        raise RestoreError(
-            f"{name} is another model than the one in the checkpoint ({'; '.join(problems)}); "
-            "build it as the run did: `flor show RUN` tells its arguments and code"
+    def _array(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        import numpy as np
+
+        value = self._decoder.decode(node)
+        fits = (
+            isinstance(target, np.ndarray)
+            and (target.shape, target.dtype) == (value.shape, value.dtype)
+            and target.flags.writeable
         )
+        if not fits:
+            return self._keep(node, value)
+        self._then(REST, name, lambda: np.copyto(target, value))
+        return self._keep(node, target)
 
+    def _generator(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        value = self._decoder.decode(node)
+        if isinstance(value, Lost):
+            return self._missing(name, target, {"why": value.why})
+        set_state = state_setter(target, value)
+        if set_state is None:
+            return self._keep(node, value)
+        self._then(REST, name, set_state)
+        return self._keep(node, target)
 
-def _keep_types(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """torch casts an optimizer's state to its parameter's type; the run's may have been wider."""
-    parameters = [item for group in optimizer.param_groups for item in group["params"]]
-    saved = [number for group in state["param_groups"] for number in group["params"]]
-    for number, parameter in zip(saved, parameters, strict=True):
-        for key, value in state["state"].get(number, {}).items():
-            now = optimizer.state[parameter].get(key)
-            if getattr(now, "dtype", None) != getattr(value, "dtype", None):
-                optimizer.state[parameter][key] = value.to(now.device)
+    # --- containers -----------------------------------------------------------------------------
 
+    def _sequence(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        """A list or a deque, in place if there is one."""
+        kind = {"list": list, "deque": deque}[node["t"]]
+        found = target if type(target) is kind else ABSENT
+        if kind is deque and found is not ABSENT and found.maxlen != node["maxlen"]:
+            found = ABSENT
+        if found is ABSENT:
+            value = self._keep(node, [] if kind is list else deque(maxlen=node["maxlen"]))
+            value.extend(self._items(name, (), node))
+            return value
+        self._keep(node, found)
+        items = self._items(name, list(found), node)
+        self._then(REST, name, lambda: replace_content(found, items))
+        return found
 
-def _copy_tensor(target: Any, value: Any) -> None:
-    import torch
+    def _items(self, name: str, there: Any, node: dict[str, Any]) -> list[Any]:
+        return [
+            self.fit(f"{name}[{index}]", there[index] if index < len(there) else ABSENT, item)
+            for index, item in enumerate(node["items"])
+        ]
 
-    with torch.no_grad():
-        target.copy_(value)
+    def _tuple(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        there = target if type(target) is tuple else ()
+        items = self._items(name, there, node)
+        same = len(items) == len(there) and all(a is b for a, b in zip(items, there, strict=True))
+        return self._keep(node, there if same else tuple(items))
 
+    def _set_of(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        kind = {"set": set, "frozenset": frozenset}[node["t"]]
+        value = kind(self._items(name, (), node))
+        if type(target) is not set or kind is not set:
+            return self._keep(node, value)
+        self._then(REST, name, lambda: replace_content(target, value))
+        return self._keep(node, target)
 
-def _set_attribute(module: Any, name: str, value: Any) -> None:
-    own = vars(module).get(name)
-    if hasattr(value, "copy_") and getattr(own, "shape", None) == value.shape:
-        _copy_tensor(own, value)
-    elif not isinstance(value, Lost):
-        vars(module)[name] = value
-
-
-def _apply_generator(target: Any, value: Any) -> None:
-    """Give a random generator the state of another of its kind."""
-    if hasattr(target, "bit_generator"):
-        target.bit_generator.state = value.bit_generator.state
-    elif hasattr(target, "get_state") and hasattr(target, "device"):
-        target.set_state(value.get_state())
-    elif hasattr(target, "set_state"):
-        target.set_state(value.get_state(legacy=False))
-    else:
-        target.setstate(value.getstate())
-
-
-def _apply_loader(loader: Any, state: Mapping[str, Any], node: dict[str, Any]) -> None:
-    if node.get("workers") and loader._iterator is None:
-        iter(loader)  # it draws a number when it is made, and was there already
-    for path, value in state.items():
-        part, _, attribute = path.rpartition(".")
-        if attribute == "generator":
-            _apply_generator(_part(loader, part).generator, value)
-        elif attribute == "epoch":
-            _part(loader, part).epoch = value
+    def _map(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        empty = empty_map(node)
+        found = target if type(target) is type(empty) else ABSENT
+        value = self._keep(node, empty if found is ABSENT else found)
+        if "of" in node:
+            pairs = list(node["of"].items())
         else:
-            _part(loader, path).load_state_dict(value)
+            pairs = [(self.fit(f"a key of {name}", ABSENT, k), item) for k, item in node["items"]]
+        there = {} if found is ABSENT else found
+        content = {
+            key: self.fit(f"{name}[{key!r:.40}]", there.get(key, ABSENT), item)
+            for key, item in pairs
+        }
+        if found is ABSENT:
+            value.update(content)
+        else:
+            self._then(REST, name, lambda: replace_content(found, content))
+        return value
+
+    # --- objects --------------------------------------------------------------------------------
+
+    def _instance(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        """Attributes that can be changed in place are; the others are replaced."""
+        fresh = target is ABSENT or not is_of(target, node["type"])
+        if fresh:
+            target = without_init(name, node["type"])
+        self._keep(node, target)
+        found = {
+            key: self.fit(f"{name}.{key}", vars(target).get(key, ABSENT), item)
+            for key, item in node["of"].items()
+        }
+        if fresh:
+            vars(target).update(found)  # it may be asked for its hash
+        else:
+            self._set(name, target, found)
+        return target
+
+    def _pickle(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        """An object takes the attributes of the one in the pickle, if they are all that it is."""
+        value = self._decoder.decode(node)
+        kind = type(value)
+        if type(target) is not kind or hasattr(kind, "__del__") or not has_only_attributes(kind):
+            return self._keep(node, value)
+        self._then(REST, name, lambda: replace_content(vars(target), vars(value)))
+        return self._keep(node, target)
+
+    def _loader(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        if not modules.is_loader(target):
+            raise RestoreError(f"{name} is a DataLoader in the checkpoint, not a {kind_of(target)}")
+        if node.get("workers"):
+
+            def begin() -> None:
+                if target._iterator is None:
+                    iter(target)  # it draws a number when it is made, and was there already
+
+            self._then(FOREIGN, name, begin)
+        for path, item in node["state"]["of"].items():
+            part, _, attribute = path.rpartition(".")
+            owner = part_of(name, target, part)
+            there = part_of(name, owner, attribute)
+            fitted = self.fit(f"{name}.{path}", there, item)
+            if fitted is not there:
+                self._then(REST, name, partial(setattr, owner, attribute, fitted))
+        return self._keep(node, target)
+
+    # --- what has a state_dict ------------------------------------------------------------------
+
+    def _state(self, name: str, target: Any, node: dict[str, Any]) -> Any:
+        if target is ABSENT or not modules.has_state(target):
+            raise RestoreError(
+                f"{name} is the state of a {node['type']} in the checkpoint; there has to be one "
+                f"that takes it, and here is {kind_of(target)}"
+            )
+        self._keep(node, target)
+        state = self._decoder.decode(node["of"])
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(target, torch.nn.Module):
+            self._module(name, target, node, state)
+        elif torch is not None and isinstance(target, torch.optim.Optimizer):
+            self._optimizer(name, target, node, state)
+        else:
+            self._foreign(name, target, node, state)
+        return target
+
+    def _module(self, name: str, module: Any, node: dict[str, Any], state: Any) -> None:
+        decode = self._decoder.decode
+        optimizers.check_module(name, module, state)
+        self._occupy(module, self._decoder.resolve(node["of"]))
+        grads = {key: decode(item) for key, item in node.get("grads", {}).items()}
+        buffers = {key: decode(item) for key, item in node.get("buffers", {}).items()}
+        self._then(MODULE, name, lambda: module.load_state_dict(state))
+        self._then(MODULE, name, lambda: optimizers.dress_module(module, node, grads, buffers))
+        submodules = dict(module.named_modules())
+        for path, attributes in node.get("attributes", {}).items():
+            inner = submodules.get(path)
+            if inner is None:
+                continue
+            found = {
+                key: self.fit(f"{name}.{path}.{key}", vars(inner).get(key, ABSENT), item)
+                for key, item in attributes.items()
+            }
+            self._set(name, inner, found)
+
+    def _occupy(self, module: Any, of: dict[str, Any]) -> None:
+        own = module.state_dict()
+        for key, item in of.get("of", {}).items():
+            found = self._decoder.resolve(item)
+            if arrays.is_block(own.get(key)) and isinstance(found, dict) and "leaf" in found:
+                self._own(own[key], found, asked=True)
+
+    def _optimizer(self, name: str, optimizer: Any, node: dict[str, Any], state: Any) -> None:
+        optimizers.check_optimizer(name, optimizer, node)
+        decode = self._decoder.decode
+        own = [(group, index, decode(v), decode(g)) for group, index, v, g in node["params"]]
+
+        def run() -> None:
+            optimizer.load_state_dict(state)
+            optimizers.keep_types(optimizer, state)
+            for group, index, value, grad in own:
+                parameter = optimizer.param_groups[group]["params"][index]
+                optimizers.copy(parameter, value)
+                if grad is not None:
+                    parameter.grad = grad.to(parameter.device)
+
+        self._then(OPTIMIZER, name, run)
+
+    def _foreign(self, name: str, target: Any, node: dict[str, Any], state: Any) -> None:
+        """A scheduler, a scaler, a sampler…: only it knows whether the state fits."""
+        inner = self._decoder.resolve(node.get("optimizer"))
+        if inner is not None:
+            optimizers.check_scheduler(name, target, node)
+            self.fit(f"{name}.optimizer", getattr(target, "optimizer", ABSENT), inner)
+        before = _copied(target)
+        undo = None if before is None else lambda: target.load_state_dict(before)
+        self._steps.append(Step(FOREIGN, name, lambda: target.load_state_dict(state), undo))
 
 
-def _part(loader: Any, path: str) -> Any:
-    for name in filter(None, path.split(".")):
-        loader = getattr(loader, name)
-    return loader
+FITS: dict[str, Callable[[Restoration, str, Any, dict[str, Any]], Any]] = {
+    "missing": Restoration._missing,
+    "declared": Restoration._declared,
+    "tensor": Restoration._tensor,
+    "sparse": Restoration._tensor,
+    "meta": Restoration._tensor,
+    "array": Restoration._array,
+    "generator": Restoration._generator,
+    "list": Restoration._sequence,
+    "deque": Restoration._sequence,
+    "tuple": Restoration._tuple,
+    "set": Restoration._set_of,
+    "frozenset": Restoration._set_of,
+    "map": Restoration._map,
+    "dict": Restoration._map,
+    "instance": Restoration._instance,
+    "pickle": Restoration._pickle,
+    "loader": Restoration._loader,
+    "state": Restoration._state,
+}
 
 
-def _is_changeable(target: Any, value: Any) -> bool:
-    """Whether a container or a plain object can be made equal to another."""
-    if isinstance(target, (list, bytearray, dict, set, deque)):
-        kinds = (list, bytearray, dict, set, deque)
-        return any(isinstance(target, kind) and isinstance(value, kind) for kind in kinds)
-    return type(target) is type(value) and hasattr(target, "__dict__")
-
-
-def _replace_content(target: Any, value: Any) -> None:
-    if isinstance(target, (list, bytearray)):
-        target[:] = value
-    elif isinstance(target, (dict, set)):
-        target.clear()
-        target.update(value)
-    elif isinstance(target, deque):
-        target.clear()
-        target.extend(value)
-    else:
-        vars(target).clear()
-        vars(target).update(vars(value))
+def _copied(target: Any) -> Any:
+    """The state that an object has now; None where it cannot be had."""
+    try:
+        return copy.deepcopy(target.state_dict())
+    except Exception:  # noqa: BLE001 - a foreign type may raise anything
+        return None

@@ -315,9 +315,7 @@ class Scope:
 
     def _encode_objects(self, encoder: Encoder) -> dict[str, Any]:
         """Modules first: optimizers keep what belongs to none of them."""
-        torch = sys.modules.get("torch")
-        module = getattr(getattr(torch, "nn", None), "Module", ())
-        order = sorted(self._objects.items(), key=lambda item: not isinstance(item[1], module))
+        order = sorted(self._objects.items(), key=lambda item: modules.rank(item[1]))
         found = {name: encoder.root(name, value) for name, value in order}
         return {name: found[name] for name in self._objects}
 

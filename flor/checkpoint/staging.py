@@ -60,6 +60,7 @@ class Staging:
         self._small: dict[bytes, Leaf] = {}
         self._seen: dict[tuple[int, int], int] = {}
         self._kept: list[Any] = []  # owners of what was seen, so that no address is used twice
+        self._blocks: list[_Block] = []
         self._copies: deque[_Copy] = deque()
         self.pending: list[Pending] = []
         self.copied_bytes = 0
@@ -67,7 +68,7 @@ class Staging:
 
     def begin(self, *, live: bool = False) -> None:
         self.pending = []
-        self._seen, self._kept = {}, []
+        self._seen, self._kept, self._blocks = {}, [], []
         self._copies.clear()
         self.copied_bytes = 0
         self.live = live
@@ -85,7 +86,7 @@ class Staging:
             content = memory.view(address, size_bytes)
             number = self._add(Pending(content, keep=keep))
         else:
-            number = self._later(key, hint)
+            number = self._later(address, size_bytes, hint)
         self._seen[key] = number
         return number
 
@@ -98,11 +99,12 @@ class Staging:
         return self._add(Pending(content, ready=ready, keep=keep))
 
     def end(self) -> list[Pending]:
-        """The leaves of this checkpoint. Slots of blocks that it does not have are free again."""
-        self._copy_all()
+        """The leaves of this checkpoint, copied. Slots of blocks that it does not have are free
+        again. Raises MemoryError."""
         if not self.live:
             for key in self._slots.keys() - self._seen.keys():
                 self.arena.give(self._slots.pop(key).region)
+            self._copy_all()
         pending, self.pending, self._kept = self.pending, [], []
         return pending
 
@@ -124,19 +126,25 @@ class Staging:
         self.pending.append(pending)
         return len(self.pending) - 1
 
-    def _later(self, key: tuple[int, int], hint: object) -> int:
+    def _later(self, address: int, size_bytes: int, hint: object) -> int:
         """Note a block that is to be copied before the training goes on."""
+        number = self._add(Pending(b""))
+        self._blocks.append(_Block(address, size_bytes, hint, self.pending[-1]))
+        return number
+
+    def _slot(self, block: _Block) -> Slot:
+        key = (block.address, block.size_bytes)
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = Slot(self.arena.take(key[1]), key[1])
-        number = self._add(Pending(memory.view(slot.region.address, key[1]), None, slot))
-        self._copies.append(_Copy(key[0], slot, self.pending[-1], hint))
-        return number
+            slot = self._slots[key] = Slot(self.arena.take(block.size_bytes), block.size_bytes)
+        return slot
 
     def _copy_all(self) -> None:
         """Copy what was noted, on several cores if it is much: one alone does not fill the memory's
         bandwidth. The threads have ended when this returns."""
-        copies = list(self._copies)
+        copies = [_Copy(block, self._slot(block)) for block in self._blocks]
+        self._blocks = []
+        self._copies.extend(copies)
         total = sum(item.slot.size_bytes for item in copies)
         others = []
         if total >= PARALLEL_BYTES:
@@ -158,22 +166,31 @@ class Staging:
 
 
 @dataclass
-class _Copy:
-    """One block, copied only if it is not what its slot holds already."""
+class _Block:
+    """Memory that is to be copied for a leaf."""
 
     address: int
-    slot: Slot
-    pending: Pending
+    size_bytes: int
     hint: object
+    pending: Pending
+
+
+@dataclass
+class _Copy:
+    """A block and its slot; copied only if it is not what the slot holds already."""
+
+    block: _Block
+    slot: Slot
 
     def run(self) -> None:
-        slot, target = self.slot, self.slot.region.address
-        worth_comparing = slot.leaf is not None and (self.hint is None or self.hint == slot.hint)
-        if not (worth_comparing and memory.equal(target, self.address, slot.size_bytes)):
+        block, slot, target = self.block, self.slot, self.slot.region.address
+        worth_comparing = slot.leaf is not None and (block.hint is None or block.hint == slot.hint)
+        if not (worth_comparing and memory.equal(target, block.address, block.size_bytes)):
             slot.leaf = None
-            memory.copy(target, self.address, slot.size_bytes)
-        slot.hint = self.hint
-        self.pending.leaf = slot.leaf
+            memory.copy(target, block.address, block.size_bytes)
+        slot.hint = block.hint
+        block.pending.content = memory.view(target, block.size_bytes)
+        block.pending.slot, block.pending.leaf = slot, slot.leaf
 
 
 def _cores() -> int:

@@ -76,11 +76,12 @@ class Objects:
         partial = self.store.partial(digest)
         _insist_on_room(partial.parent, len(content))
         direct = aligned and self._direct and len(content) >= DIRECT_BYTES
-        fd, owner = self._open(partial, direct), os.getpid()
+        fd, owner = -1, os.getpid()
         try:
+            fd = self._open(partial, direct)
             yield from self._fill(fd, memoryview(content), direct)
-            os.close(fd)
-            fd = -1
+            closing, fd = fd, -1  # its number may be another file's even if closing fails
+            os.close(closing)
             partial.replace(self.store.path(digest))
         except BaseException:
             if os.getpid() == owner:  # a forked child drops its copy of this generator
@@ -133,10 +134,14 @@ def write(
     began, objects.new_bytes = time.perf_counter(), 0
     leaves: list[Leaf | None] = [None] * len(pending)
     small: list[int] = []
+    there: dict[str, bool] = {}  # thousands of small leaves may be in one object
     for number, item in enumerate(pending):
         if item.ready is not None:
             item.ready()
-        if item.leaf is not None and _is_there(objects, item.leaf):
+        if item.leaf is not None and item.leaf.digest not in there:
+            there[item.leaf.digest] = _is_there(objects, item.leaf)
+            yield
+        if item.leaf is not None and there[item.leaf.digest]:
             leaves[number] = item.leaf
         elif len(item.content) < SMALL_BYTES:
             small.append(number)
@@ -156,6 +161,7 @@ def write(
     for name in {leaf.digest for leaf in places}:
         if not objects.store.use(name, objects.sizes[name]):
             raise FileNotFoundError(f"object {name} was removed while the checkpoint was written")
+        yield
     done(Written(manifest, digest, objects.new_bytes, began, time.perf_counter()), places)
 
 
@@ -168,21 +174,19 @@ def _pack(
     pending: list[Pending], small: list[int], leaves: list[Leaf | None], objects: Objects
 ) -> Steps[None]:
     """Small leaves go into one object, each content once."""
-    parts: list[bytes] = []
-    offset = 0
-    places: dict[bytes, int] = {}
+    pack = bytearray()
+    places: dict[bytes, tuple[int, int]] = {}  # offset and checksum
     for number in small:
         content = bytes(pending[number].content)
         if content not in places:
-            places[content] = offset
-            padding = -len(content) % ALIGNMENT
-            parts.append(content + bytes(padding))
-            offset += len(content) + padding
-    yield
-    digest = (yield from objects.put(b"".join(parts))).digest
+            places[content] = (len(pack), zlib.crc32(content))
+            pack += content + bytes(-len(content) % ALIGNMENT)
+            yield
+    digest = (yield from objects.put(memoryview(pack))).digest
     for number in small:
         content = bytes(pending[number].content)
-        leaves[number] = Leaf(digest, places[content], len(content), zlib.crc32(content))
+        offset, crc = places[content]
+        leaves[number] = Leaf(digest, offset, len(content), crc)
 
 
 def _insist_on_room(folder: Any, size_bytes: int) -> None:

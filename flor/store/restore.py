@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flor.checkpoint.restoring import State
+from flor.checkpoint.state import State
 from flor.config import Settings
 from flor.errors import DamagedCheckpoint, NoCheckpoint
 from flor.store.bucket import store_of

@@ -106,7 +106,7 @@ def test_each_epoch_continues_to_the_same_end(project: Project, device: str, wor
     project.write("train.py", TRAINING)
     env = {"DEVICE": device, "WORKERS": workers}
     losses, end = train(project, FLOR_OVERHEAD="inf", **env)
-    run_id = project.runs()[-1]["run_id"]
+    run_id = project.journals()[-1][0]["run_id"]
     kept = [line["iteration"] for line in project.lines("checkpoint")]
     assert kept == list(range(len(losses)))
 
@@ -359,7 +359,7 @@ def test_other_ways_to_train_continue_exactly(project: Project, way: str) -> Non
     project.write("train.py", FRAME.format(setup=setup, carried=carried))
     project.python("train.py", FLOR_OVERHEAD="inf")
     whole = json.loads((project.root / "result.json").read_text())
-    run_id = project.runs()[-1]["run_id"]
+    run_id = project.journals()[-1][0]["run_id"]
 
     project.python("train.py", run_id, RESUME="3", FLOR_DISABLE="1")
 

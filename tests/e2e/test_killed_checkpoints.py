@@ -45,7 +45,7 @@ from flor.store.checkpoints import list_checkpoints, read_manifest
 from flor.store.bucket import store_of
 from flor.store.catalog import find_run
 from flor.store.project import opened
-from flor.checkpoint.restoring import State
+from flor.checkpoint.state import State
 from pathlib import Path
 
 checked, runs = 0, 0
