@@ -119,16 +119,19 @@ import warnings; warnings.simplefilter("ignore")
 import logging; logging.disable(logging.WARNING)
 import torch.distributed as dist, torch.distributed.checkpoint as dcp
 import shutil, tempfile
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 dist.init_process_group("gloo", init_method="file://" + tempfile.mktemp(), rank=0, world_size=1)
-ON_GPU = DEVICE == "cuda"
-STAGER = DefaultStager(StagingOptions(ON_GPU, False, ON_GPU, ON_GPU))  # it keeps its memory
+if DEVICE == "cuda":  # where the newer stager fails
+    OPTIONS = {"storage_writer": dcp.FileSystemWriter("dcp", cache_staged_state_dict=True)}
+else:
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+    stager = DefaultStager(StagingOptions(False, False, False, False))  # it keeps its memory
+    OPTIONS = {"checkpoint_id": "dcp", "async_stager": stager}
 done = None
 def save():
     global done
     finish()
     shutil.rmtree("dcp", ignore_errors=True)
-    done = dcp.async_save({"state": state()}, checkpoint_id="dcp", async_stager=STAGER)
+    done = dcp.async_save({"state": state()}, **OPTIONS)
     if hasattr(done, "staging_completion"):
         done.staging_completion.result()  # before the next step changes what it reads
 def finish():

@@ -62,8 +62,6 @@ def _is_strided(tensor: Any) -> bool:
 
 def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
     """The node of a tensor, array or generator; None for anything else. May raise Uncapturable."""
-    if type(value) in _labels:
-        return encode_tensor(encoder, value, name)
     package = type(value).__module__.partition(".")[0]
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
@@ -79,40 +77,59 @@ def encode(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | None:
 
 
 def encode_tensor(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
-    """The node of a tensor. Its graph is not part of it. Hundreds of them make a state."""
-    kind, dtype, device = type(value), value.dtype, value.device
+    """The node of a tensor. Its graph is not part of it.
+
+    Hundreds of them make a state, while the training waits: what is usual is asked for once.
+    """
     if encoder.pure and id(value) in encoder.covered:
         raise Uncapturable("belongs to a module")
-    label = _labels.get(kind)
+    dtype = value.dtype
+    label = labels.get(type(value))
     if label is None:
-        label = _labels[kind] = _label(value)
-    node: dict[str, Any] = {"t": "tensor", "dtype": _names.get(dtype), "shape": list(value.shape)}
-    if node["dtype"] is None:
-        node["dtype"] = _names[dtype] = str(dtype).removeprefix("torch.")
+        label = labels[type(value)] = _label(value)
+    known = _dtypes.get(dtype)
+    if known is None:
+        known = _dtypes[dtype] = _describe(dtype)
+    node: dict[str, Any] = {"t": "tensor", "dtype": known[0], "shape": list(value.shape)}
     if label:
         node["type"] = label
-    if device.type != "cpu":
-        node["device"] = str(device)
+    on_cpu = value.is_cpu
+    if not on_cpu:
+        node["device"] = str(value.device)
     if value.requires_grad:
         node["grad"] = "leaf" if value.is_leaf else "graph"
         value = value.detach()
-    if value.layout is not sys.modules["torch"].strided or value.is_quantized:
+    if known[1] or value.layout is not sys.modules["torch"].strided:
         return node | _unusual(encoder, value, name)
-    if device.type == "meta":
+    if value.is_meta:
         return node | {"t": "meta"}
-    if dtype.is_complex or value.is_neg():
+    if known[2] or value.is_neg():
         value = value.resolve_conj().resolve_neg()
     if not value.is_contiguous():
         if _is_dense(value):
             node["stride"] = list(value.stride())
         else:
             value = value.contiguous()
-    node["leaf"] = _put_tensor(encoder, value, device)
+    size_bytes = value.nbytes
+    if size_bytes == 0:
+        node["leaf"] = encoder.staging.put_bytes(b"")
+    elif on_cpu:
+        address, version = value.data_ptr(), _version(value)
+        node["leaf"] = encoder.staging.put_block(address, size_bytes, version, value)
+    elif value.is_cuda and encoder.devices is not None:
+        node["leaf"] = encoder.devices.put(encoder.staging, value)
+    else:
+        node["leaf"] = _put_elsewhere(encoder, value)
     return node
 
 
-_labels: dict[type, str] = {}  # tensor types: what a node says of them
-_names: dict[Any, str] = {}  # of element types
+labels: dict[type, str] = {}  # tensor types that were seen: what a node says of them
+_dtypes: dict[Any, tuple[str, bool, bool]] = {}  # names; of quantized tensors; of complex numbers
+
+
+def _describe(dtype: Any) -> tuple[str, bool, bool]:
+    name = str(dtype).removeprefix("torch.")
+    return name, name.startswith(("qint", "quint")), dtype.is_complex
 
 
 def _label(value: Any) -> str:
@@ -143,16 +160,22 @@ def _known_subclass(value: Any, kind: str) -> str:
     return "torch.Tensor"
 
 
-def _put_tensor(encoder: Encoder, tensor: Any, device: Any) -> int:
+def _put_elsewhere(encoder: Encoder, tensor: Any) -> int:
+    """A tensor of a device that cannot be copied in the background, or is not to be."""
     size_bytes = tensor.nbytes
-    if size_bytes == 0:
-        return encoder.staging.put_bytes(b"")
-    if device.type == "cpu":
-        return encoder.staging.put_block(tensor.data_ptr(), size_bytes, _version(tensor), tensor)
-    if device.type == "cuda" and encoder.devices is not None:
-        return encoder.devices.put(encoder.staging, tensor)
+    if encoder.staging.live:
+        number = encoder.staging.put_later()
+        encoder.staging.arrives(number, size_bytes, lambda: _bytes_of(tensor))
+        return number
     on_host = tensor.cpu()
     return encoder.staging.put_block(on_host.data_ptr(), size_bytes, None, on_host)
+
+
+def _bytes_of(tensor: Any) -> memoryview:
+    """A copy on the host, dense as the tensor is."""
+    torch = sys.modules["torch"]
+    row = tensor.cpu().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    return memoryview(row.numpy())
 
 
 def _version(tensor: Any) -> object:

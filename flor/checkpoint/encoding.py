@@ -92,6 +92,8 @@ class Encoder:
         declared = self._declared.get(id(value))
         if declared is not None:
             return {"t": "declared", "name": declared}
+        if kind in arrays.labels:
+            return self._tensor(value, name)
         known = self._memo.get(id(value))
         if known is not None and (known or kind in OPEN or plain_attributes(value) is not None):
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
@@ -111,6 +113,21 @@ class Encoder:
             node.update(self._lost(name, f"cannot be read: {type(error).__name__}: {error}"))
         finally:
             self._depth -= 1
+        return node
+
+    def _tensor(self, value: Any, name: str) -> Node:
+        """As `encode`, for a plain tensor: most of a state is these."""
+        known = self._memo.get(id(value))
+        if known is not None:
+            return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
+        try:
+            node = arrays.encode_tensor(self, value, name)
+        except Uncapturable as error:
+            node = self._lost(name, str(error))
+        except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+            node = self._lost(name, f"cannot be read: {type(error).__name__}: {error}")
+        self._memo[id(value)] = node
+        self._kept.append(value)
         return node
 
     def tentative(self, value: Any, name: str) -> Node:
@@ -166,19 +183,23 @@ class Encoder:
             if factory is not None and factory not in FACTORIES:
                 raise Uncapturable(f"is a defaultdict whose factory is {factory!r}")
             node["factory"] = FACTORIES.get(factory)
-        keys = list(value)
-        if set(map(type, keys)) <= {str}:
-            node["of"] = {key: self.encode(value[key], f"{name}.{key}") for key in keys}
+        items, encode = list(value.items()), self.encode
+        if set(map(type, value)) <= {str}:
+            node["of"] = {
+                key: item if type(item) in SCALARS else encode(item, f"{name}.{key}")
+                for key, item in items
+            }
             return node
         node["t"] = "dict"
         node["items"] = [
-            [self._hashable(key, name), self.encode(value[key], f"{name}[{key!r:.40}]")]
-            for key in keys
+            [self._hashable(key, name), encode(item, f"{name}[{key!r:.40}]")] for key, item in items
         ]
         return node
 
     def _hashable(self, value: Any, name: str) -> Node:
         """The node of a key or a member of a set: what is made of it has to be hashable too."""
+        if type(value) is int:
+            return self.encode(value, name)
         before, self._hashed = self._hashed, True
         try:
             return self.encode(value, name)

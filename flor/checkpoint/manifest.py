@@ -114,7 +114,7 @@ class Manifest:
                     "the checkpoint's manifest has another format; upgrade flor "
                     "(pip install -U flor-hindsight)"
                 )
-            return cls(
+            manifest = cls(
                 **{
                     **data,
                     "place": tuple(Step(*step) for step in data["place"]),
@@ -124,5 +124,35 @@ class Manifest:
                     "pickles": tuple(data["pickles"]),
                 }
             )
+            _insist_on_types(manifest)
+            return manifest
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedCheckpoint(f"not a manifest of a checkpoint: {error}") from error
+
+
+def _insist_on_types(manifest: Manifest) -> None:
+    """What readers take for a text, a number or a mapping must be one. Raises TypeError."""
+    steps, frames, leaves = manifest.place, manifest.frames, manifest.leaves
+    of_type: dict[type, list[Any]] = {
+        str: [
+            manifest.run_id,
+            *(step.name for step in steps),
+            *(text for item in manifest.missing for text in item),
+            *(leaf.digest for leaf in leaves),
+            *(text for frame in frames for text in (frame.file, frame.func, frame.loop)),
+            *(name for frame in frames for name in frame.block),
+        ],
+        int: [
+            manifest.number,
+            *(step.iteration for step in steps),
+            *(number for leaf in leaves for number in leaf[1:]),
+            *(frame.line for frame in frames),
+            *manifest.pickles,
+        ],
+        dict: [manifest.objects, manifest.rng, manifest.entry_rng, *(f.values for f in frames)],
+        bool: [manifest.final],
+    }
+    for kind, values in of_type.items():
+        for value in values:
+            if type(value) is not kind:
+                raise TypeError(f"{str(value)[:80]!r} is no {kind.__name__}")

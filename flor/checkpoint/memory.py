@@ -36,7 +36,7 @@ _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _view = ctypes.pythonapi.PyMemoryView_FromMemory
 _view.restype = ctypes.py_object
 _view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-_PYBUF_READ = 0x100
+_PYBUF_READ, _PYBUF_WRITE = 0x100, 0x200
 
 
 def copy(target: int, source: int, size_bytes: int) -> None:
@@ -49,10 +49,10 @@ def equal(left: int, right: int, size_bytes: int) -> bool:
     return bool(_libc.memcmp(left, right, size_bytes) == 0)
 
 
-def view(address: int, size_bytes: int) -> memoryview:
+def view(address: int, size_bytes: int, *, writable: bool = False) -> memoryview:
     """The bytes at an address, to be read. They are the caller's to keep alive."""
     # A ctypes array would be a new type for each size, which only a garbage collector frees.
-    found: memoryview = _view(address, size_bytes, _PYBUF_READ)
+    found: memoryview = _view(address, size_bytes, _PYBUF_WRITE if writable else _PYBUF_READ)
     return found
 
 
@@ -133,7 +133,7 @@ class Arena:
             return
         region = self._map(missing)
         for start in range(0, region.size_bytes, FAULT_BYTES):
-            _fault_in(region.address + start, min(FAULT_BYTES, region.size_bytes - start))
+            fault_in(region.address + start, min(FAULT_BYTES, region.size_bytes - start))
             yield
         self._insert(region)
 
@@ -174,7 +174,8 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _fault_in(address: int, size_bytes: int) -> None:
+def fault_in(address: int, size_bytes: int) -> None:
+    """Have the system find pages for memory that is new. What was there is lost."""
     if sys.platform != "linux" or _libc.madvise(address, size_bytes, _POPULATE_WRITE) != 0:
         ctypes.memset(address, 0, size_bytes)  # one step is short; it holds no lock of Python
 

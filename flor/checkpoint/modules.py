@@ -108,7 +108,12 @@ def _attributes(encoder: Encoder, module: Any, internal: Any, name: str) -> dict
     """What a module holds in attributes of its own, as far as that is plain data."""
     found = {}
     for key, item in list(vars(module).items()):
-        if key in internal or not (isinstance(item, SIMPLE) or arrays.is_data(item)):
+        if key in internal:
+            continue
+        if item is None or type(item) in (bool, float, str):
+            found[key] = item
+            continue
+        if not (isinstance(item, SIMPLE) or arrays.is_data(item)):
             continue
         node = encoder.tentative(item, f"{name}.{key}")
         if node is not UNFIT:  # else a hook, a class, a configuration: not what changes

@@ -15,7 +15,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flor.checkpoint import load, memory, modules, rng, sizes, variables
+from flor.checkpoint import devices, load, memory, modules, rng, sizes, variables
 from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.manifest import Frame, Leaf, Manifest, Missing
 from flor.checkpoint.policy import Policy
@@ -69,6 +69,7 @@ class Scope:
         self._pid = os.getpid()
         self._main: Main | None = None
         self._staging = Staging()
+        self._devices: devices.CudaDevices | None = None
         self._written = Objects(service.store)
         self._policy = Policy(service.overhead)
         self._ended: deque[Ended] = deque()
@@ -138,6 +139,8 @@ class Scope:
         self._service.drain(quick=failed)
         self._collect()
         self._staging.forget()
+        if self._devices is not None:
+            self._devices.release()
 
     def _begin(self, level: Level, frame: FrameType) -> None:
         found = variables.user_frame(frame)
@@ -152,7 +155,8 @@ class Scope:
 
     def _prepare(self) -> None:
         """Memory for the copies, before the first of them is taken."""
-        size = sizes.guess(self._objects.values())
+        guess = sizes.guess(self._objects.values())
+        size = guess.total()
         self._policy.expect(size, FIRST_CONTENTION)
         self._live = not memory.affordable(size)
         if self._live:
@@ -160,8 +164,18 @@ class Scope:
                 f"there is no memory for a second copy of the state ({size / 2**30:.1f} GiB); the "
                 "training waits while a checkpoint is written, and there will be fewer of them"
             )
-        elif size and not self._staging.arena.reserved_bytes:
-            self._service.background.submit(self._staging.arena.reserve(size))
+            return
+        on_host = guess.pop(sizes.HOST, 0)
+        if on_host and not self._staging.arena.reserved_bytes:
+            self._service.background.submit(self._staging.arena.reserve(on_host))
+        if guess and (cuda := self._cuda()) is not None:
+            self._service.background.submit(cuda.reserve(guess))
+
+    def _cuda(self) -> devices.CudaDevices | None:
+        """What copies from CUDA devices, if they are in use."""
+        if self._devices is None and not self._live:
+            self._devices = devices.for_this_process()
+        return self._devices
 
     def _enter_block(self, main: Main, level: Level, frame: FrameType, iterable: Any) -> None:
         if level.name not in main.nested:
@@ -216,6 +230,8 @@ class Scope:
         began = perf_counter()
         self._collect()
         last = main.length is not None and main.level.iteration == main.length - 1
+        if devices.is_capturing():
+            return
         if self._service.background.busy:
             if not self._policy.unlimited:
                 return  # it skips rather than waits; the final state is taken at the loop's end
@@ -251,7 +267,9 @@ class Scope:
         self._staging.begin(live=self._live)
         names = {id(value): name for name, value in self._objects.items()}
         encoder = Encoder(self._staging, names)
-        encoder.devices = service.devices()
+        cuda = encoder.devices = self._cuda()
+        if cuda is not None:
+            cuda.begin()
         encoder.with_gradients = self._keeps_gradients(main, boundary)
         manifest = Manifest(
             run_id=service.run_id,
@@ -269,8 +287,13 @@ class Scope:
         for item in encoder.missing:
             service.warn_missing(item)
         manifest = _with_missing(manifest, encoder.missing)
-        if encoder.devices is not None:
-            encoder.devices.launch()
+        if cuda is not None:
+            if not cuda.fits():
+                if not final and not self._policy.unlimited:
+                    service.background.submit(cuda.reserve())  # it is larger than it seemed
+                    return
+                deque(cuda.reserve(), maxlen=0)
+            cuda.launch(self._staging)
         pending = self._staging.end()
         main.taken = main.level.iteration
         loop, iteration = main.level.id, main.level.iteration

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from flor.checkpoint import devices
 from flor.checkpoint.background import Background
 from flor.checkpoint.manifest import Missing
 from flor.checkpoint.variables import Sources
@@ -54,7 +53,6 @@ class Service:
         self._emit = emit
         self._numbers = count(1)
         self._fork_waits = 0.0
-        self._devices: devices.CudaDevices | None = None
         self._named: set[str] = set()
         self._stored_bytes: int | None = None
         self._tidied_at = 0
@@ -65,11 +63,6 @@ class Service:
     def prepare(self, code: CodeType, line: int) -> None:
         """Analyse a loop in the background."""
         self.background.submit(self.sources.prepare(code, line))
-
-    def devices(self) -> devices.CudaDevices | None:
-        if self._devices is None:
-            self._devices = devices.for_this_process()
-        return self._devices
 
     def list_checkpoint(self, checkpoint: Checkpoint) -> None:
         """The last step of a checkpoint: from here on it is one."""

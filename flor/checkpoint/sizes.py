@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flor.checkpoint import arrays
 
 STATES_PER_PARAMETER = {"SGD": 0, "Rprop": 2, "LBFGS": 0, "Adagrad": 1, "RMSprop": 1}
 USUAL_STATES = 2  # Adam and its kin
+HOST = -1
 
 
-def guess(objects: Iterable[Any]) -> int:
-    """Bytes of the objects' tensors on the host or a device, as far as they can be seen."""
-    torch = sys.modules.get("torch")
-    total = 0
+def guess(objects: Iterable[Any]) -> Counter[int]:
+    """Bytes of the objects' tensors on each CUDA device and on the `HOST`, as far as seen."""
+    found: Counter[int] = Counter()
     for value in objects:
-        if arrays.is_block(value):
-            total += arrays.size_of(value)
-        elif torch is not None and isinstance(value, torch.nn.Module):
-            total += sum(map(arrays.size_of, value.parameters()))
-            total += sum(map(arrays.size_of, value.buffers()))
-        elif torch is not None and isinstance(value, torch.optim.Optimizer):
-            total += _of_optimizer(value)
-    return total
+        for tensor, copies in _tensors(value):
+            place = (tensor.device.index or 0) if getattr(tensor, "is_cuda", False) else HOST
+            found[place] += arrays.size_of(tensor) * copies
+    return found
 
 
-def _of_optimizer(optimizer: Any) -> int:
+def _tensors(value: Any) -> Iterator[tuple[Any, int]]:
+    """Tensors of an object, and how many of such a size there will be."""
+    torch = sys.modules.get("torch")
+    if arrays.is_block(value):
+        yield value, 1
+    elif torch is not None and isinstance(value, torch.nn.Module):
+        for tensor in (*value.parameters(), *value.buffers()):
+            yield tensor, 1
+    elif torch is not None and isinstance(value, torch.optim.Optimizer):
+        yield from _of_optimizer(value)
+
+
+def _of_optimizer(optimizer: Any) -> Iterator[tuple[Any, int]]:
     tensors = [
         item
         for state in optimizer.state.values()
@@ -36,11 +45,12 @@ def _of_optimizer(optimizer: Any) -> int:
         if arrays.is_block(item)
     ]
     if tensors:
-        return sum(map(arrays.size_of, tensors))
-    parameters = [
-        item for group in optimizer.param_groups for item in group["params"] if item.requires_grad
-    ]
-    size = sum(map(arrays.size_of, parameters))
+        yield from ((tensor, 1) for tensor in tensors)
+        return
+    copies = STATES_PER_PARAMETER.get(type(optimizer).__name__, USUAL_STATES)
     if optimizer.defaults.get("momentum"):
-        return size
-    return size * STATES_PER_PARAMETER.get(type(optimizer).__name__, USUAL_STATES)
+        copies = 1
+    for group in optimizer.param_groups:
+        for item in group["params"]:
+            if item.requires_grad:
+                yield item, copies

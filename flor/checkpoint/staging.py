@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ PARALLEL_BYTES = 16 * 1024 * 1024  # so much for each thread that copies
 MOST_THREADS = 4
 SMALL_BYTES = 64 * 1024  # smaller blocks are packed into one object
 
-Ready = Callable[[], None]
-"""Waits until the bytes are there: a device copies by itself."""
+Ready = Callable[[], "bytes | memoryview"]
+"""Waits for bytes, and gives them: a device copies by itself."""
 
 
 @dataclass
@@ -36,16 +37,22 @@ class Slot:
     leaf: Leaf | None = None  # where the store has these bytes; None until they are written
 
 
-@dataclass
+@dataclass(slots=True)
 class Pending:
     """Bytes on their way to the store. `leaf` is known if they were written before."""
 
     content: bytes | memoryview
     leaf: Leaf | None = None
     slot: Slot | None = None
-    ready: Ready | None = None
     code: bool = False  # unpickled when it is read
     keep: Any = None  # owner of the memory, where that is not the arena
+    size_bytes: int = 0
+    paged: bool = False  # its memory begins on a page
+    ready: Ready | None = None  # gives the content later
+
+    def bytes(self) -> bytes | memoryview:
+        """The content; for a device's it waits."""
+        return self.content if self.ready is None else self.ready()
 
 
 class Staging:
@@ -84,7 +91,7 @@ class Staging:
             number = self.put_bytes(ctypes.string_at(address, size_bytes))
         elif self.live:
             content = memory.view(address, size_bytes)
-            number = self._add(Pending(content, keep=keep))
+            number = self._add(Pending(content, keep=keep, size_bytes=size_bytes))
         else:
             number = self._later(address, size_bytes, hint)
         self._seen[key] = number
@@ -92,11 +99,16 @@ class Staging:
 
     def put_bytes(self, content: bytes, *, code: bool = False) -> int:
         """Bytes that nobody changes; the number of their leaf."""
-        return self._add(Pending(content, self._small.get(content), code=code))
+        return self._add(Pending(content, self._small.get(content), None, code, None, len(content)))
 
-    def put_later(self, content: memoryview, ready: Ready, keep: Any) -> int:
-        """Bytes that a device is still copying; `ready` waits for them."""
-        return self._add(Pending(content, ready=ready, keep=keep))
+    def put_later(self) -> int:
+        """The number of a leaf whose bytes `arrives` tells of, before `end`."""
+        return self._add(Pending(b""))
+
+    def arrives(self, number: int, size_bytes: int, ready: Ready, *, paged: bool = False) -> None:
+        """`ready` gives the bytes of a leaf, when the writer asks for them."""
+        pending = self.pending[number]
+        pending.size_bytes, pending.ready, pending.paged = size_bytes, ready, paged
 
     def end(self) -> list[Pending]:
         """The leaves of this checkpoint, copied. Slots of blocks that it does not have are free
@@ -114,7 +126,7 @@ class Staging:
         for item, leaf in zip(pending, leaves, strict=True):
             if item.slot is not None:
                 item.slot.leaf = leaf
-            elif type(item.content) is bytes:
+            elif item.ready is None and type(item.content) is bytes:
                 self._small[item.content] = leaf
 
     def forget(self) -> None:
@@ -150,11 +162,13 @@ class Staging:
         if total >= PARALLEL_BYTES:
             count = min(_cores(), MOST_THREADS, 1 + total // PARALLEL_BYTES) - 1
             others = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
-        for thread in others:
-            thread.start()
+        with suppress(RuntimeError):  # no more threads for this process: fewer do the work
+            for thread in others:
+                thread.start()
         self._work()
         for thread in others:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self.copied_bytes = sum(item.slot.size_bytes for item in copies if item.slot.leaf is None)
 
     def _work(self) -> None:
@@ -189,8 +203,10 @@ class _Copy:
             slot.leaf = None
             memory.copy(target, block.address, block.size_bytes)
         slot.hint = block.hint
-        block.pending.content = memory.view(target, block.size_bytes)
-        block.pending.slot, block.pending.leaf = slot, slot.leaf
+        pending = block.pending
+        pending.content = memory.view(target, block.size_bytes)
+        pending.size_bytes = block.size_bytes
+        pending.slot, pending.leaf, pending.paged = slot, slot.leaf, True
 
 
 def _cores() -> int:

@@ -136,17 +136,15 @@ def write(
     small: list[int] = []
     there: dict[str, bool] = {}  # thousands of small leaves may be in one object
     for number, item in enumerate(pending):
-        if item.ready is not None:
-            item.ready()
         if item.leaf is not None and item.leaf.digest not in there:
             there[item.leaf.digest] = _is_there(objects, item.leaf)
             yield
         if item.leaf is not None and there[item.leaf.digest]:
             leaves[number] = item.leaf
-        elif len(item.content) < SMALL_BYTES:
+        elif item.size_bytes < SMALL_BYTES:
             small.append(number)
         else:
-            leaves[number] = yield from objects.put(item.content, item.slot is not None)
+            leaves[number] = yield from objects.put(item.bytes(), item.paged)
     if small:
         yield from _pack(pending, small, leaves, objects)
     places = [leaf for leaf in leaves if leaf is not None]
@@ -176,15 +174,14 @@ def _pack(
     """Small leaves go into one object, each content once."""
     pack = bytearray()
     places: dict[bytes, tuple[int, int]] = {}  # offset and checksum
-    for number in small:
-        content = bytes(pending[number].content)
+    contents = [bytes(pending[number].bytes()) for number in small]
+    for content in contents:
         if content not in places:
             places[content] = (len(pack), zlib.crc32(content))
             pack += content + bytes(-len(content) % ALIGNMENT)
             yield
     digest = (yield from objects.put(memoryview(pack))).digest
-    for number in small:
-        content = bytes(pending[number].content)
+    for number, content in zip(small, contents, strict=True):
         offset, crc = places[content]
         leaves[number] = Leaf(digest, offset, len(content), crc)
 

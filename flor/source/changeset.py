@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from flor.source.gradients import gradients
 from flor.source.names import (
     COMPREHENSIONS,
     DYNAMIC,
     FUNCTIONS,
     SCOPED,
-    WITHS,
+    STATEMENTS,
     Comprehension,
     Scope,
     blocks,
@@ -60,7 +61,6 @@ PURE_LIBRARIES = words(
     time torch torchaudio torchmetrics torchvision tqdm traceback typing uuid wandb warnings"""
 )
 CONSTRUCTORS = ("__new__", "__init__", "__post_init__")
-STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
@@ -142,7 +142,8 @@ def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
         walk.link(around)
     changes = _merged(program.complete(walk, DEPTH), scope)
     end = loop.end_lineno or loop.lineno
-    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), _grads(loop.body))
+    grads = gradients(program.scopes, loop.body, scope)
+    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), grads)
 
 
 def code_matches(tree_source: str, filename: str, code: types.CodeType) -> bool:
@@ -693,28 +694,3 @@ class _Walk:
             self.links[owner, path].append(source)
             if not source.inside:
                 self.links[source.owner, source.path].append(_Source(owner, path))
-
-
-def _grads(body: Sequence[ast.AST]) -> str:
-    found: list[bool] = []
-    _clears(body, False, found)
-    if not found:
-        return "unknown"
-    return "cleared" if all(found) else "kept"
-
-
-def _clears(body: Sequence[ast.AST], cleared: bool, found: list[bool]) -> bool:
-    """Whether gradients are cleared for certain after statements; `found` by each backward."""
-    for node in body:
-        below = blocks(node) or ([[*node.body]] if isinstance(node, SCOPED) else [])
-        header = [child for child in children(node) if not isinstance(child, STATEMENTS)]
-        for child in (inner for part in header for inner in ast.walk(part)):
-            if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
-                if child.func.attr == "backward":
-                    found.append(cleared)
-                elif child.func.attr == "zero_grad" and isinstance(node, ast.Expr):
-                    cleared = cleared or child is node.value
-        ends = [_clears(block, cleared, found) for block in below]
-        if isinstance(node, (ast.If, *WITHS)):
-            cleared = cleared or all(ends)
-    return cleared

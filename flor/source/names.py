@@ -22,6 +22,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 WITHS = (ast.With, ast.AsyncWith)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPED = (*FUNCTIONS, ast.ClassDef)
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # what blocks are made of
 TRY_STAR = getattr(ast, "TryStar", ())  # Python 3.11
 TYPE_ALIAS = getattr(ast, "TypeAlias", ())  # Python 3.12
 
