@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from flor.checkpoint.capturable import Uncapturable, type_name
+from flor.checkpoint.capturable import Uncapturable, identity, type_name
 
 if TYPE_CHECKING:
     from flor.checkpoint.encoding import Encoder
@@ -42,7 +42,7 @@ def address(block: Any) -> int:
     """Where the first of its numbers lies; of a tensor without such a place, something its own."""
     if not hasattr(block, "data_ptr"):
         return int(block.__array_interface__["data"][0])
-    return int(block.data_ptr()) if _is_strided(block) else id(block)
+    return int(block.data_ptr()) if _is_strided(block) else identity(block)
 
 
 def origin(block: Any) -> int:
@@ -81,7 +81,7 @@ def encode_tensor(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
 
     Hundreds of them make a state, while the training waits: what is usual is asked for once.
     """
-    if encoder.pure and id(value) in encoder.covered:
+    if encoder.pure and identity(value) in encoder.covered:
         raise Uncapturable("belongs to a module")
     dtype = value.dtype
     label = labels.get(type(value))

@@ -34,7 +34,13 @@ from itertools import count
 from typing import Any, Protocol
 
 from flor.checkpoint import arrays, modules
-from flor.checkpoint.capturable import UNFIT, Uncapturable, has_only_attributes, type_name
+from flor.checkpoint.capturable import (
+    UNFIT,
+    Uncapturable,
+    has_only_attributes,
+    identity,
+    type_name,
+)
 from flor.checkpoint.manifest import Missing, Node
 from flor.checkpoint.staging import Staging
 
@@ -76,11 +82,11 @@ class Encoder:
 
     def root(self, name: str, value: Any) -> Node:
         """The node of a declared object: its own name stands for it everywhere else."""
-        self._declared.pop(id(value), None)
+        self._declared.pop(identity(value), None)
         try:
             return self.encode(value, name)
         finally:
-            self._declared[id(value)] = name
+            self._declared[identity(value)] = name
 
     def encode(self, value: Any, name: str) -> Node:
         """The node of a value; what in it cannot be captured is a node `missing`, and listed."""
@@ -89,18 +95,18 @@ class Encoder:
             return value
         if kind is int:
             return value if -BIG_INT < value < BIG_INT else {"t": "int", "hex": hex(value)}
-        declared = self._declared.get(id(value))
+        declared = self._declared.get(identity(value))
         if declared is not None:
             return {"t": "declared", "name": declared}
         if kind in arrays.labels:
             return self._tensor(value, name)
-        known = self._memo.get(id(value))
+        known = self._memo.get(identity(value))
         if known is not None and (known or kind in OPEN or plain_attributes(value) is not None):
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
         if known is not None:
             return self._lost(name, f"is a {kind.__name__} that contains itself")
         node: dict[str, Any] = {}
-        self._memo[id(value)] = node
+        self._memo[identity(value)] = node
         self._kept.append(value)
         self._depth += 1
         try:
@@ -117,7 +123,7 @@ class Encoder:
 
     def _tensor(self, value: Any, name: str) -> Node:
         """As `encode`, for a plain tensor: most of a state is these."""
-        known = self._memo.get(id(value))
+        known = self._memo.get(identity(value))
         if known is not None:
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
         try:
@@ -126,7 +132,7 @@ class Encoder:
             node = self._lost(name, str(error))
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
             node = self._lost(name, f"cannot be read: {type(error).__name__}: {error}")
-        self._memo[id(value)] = node
+        self._memo[identity(value)] = node
         self._kept.append(value)
         return node
 
@@ -142,7 +148,7 @@ class Encoder:
             return node
         del self.missing[missing:]
         for item in self._kept[kept:]:
-            self._memo.pop(id(item), None)
+            self._memo.pop(identity(item), None)
         return UNFIT
 
     def _lost(self, name: str, why: str) -> dict[str, Any]:
@@ -270,25 +276,25 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, encoder: Encoder, root: Any, name: str) -> None:
         super().__init__(file, protocol=4)
         self._encoder = encoder
-        self._root = id(root)
+        self._root = identity(root)
         self._name = name
         self._numbers: dict[int, int] = {}
         self.refs: list[Node] = []
 
     def persistent_id(self, obj: Any) -> int | None:
-        if type(obj) in SCALARS or type(obj) is int or id(obj) == self._root:
+        if type(obj) in SCALARS or type(obj) is int or identity(obj) == self._root:
             return None
-        number = self._numbers.get(id(obj))
+        number = self._numbers.get(identity(obj))
         if number is None:
             node = self._outside(obj)
             if node is None:
                 return None
-            number = self._numbers[id(obj)] = len(self.refs)
+            number = self._numbers[identity(obj)] = len(self.refs)
             self.refs.append(node)
         return number
 
     def _outside(self, obj: Any) -> Node | None:
-        if id(obj) in self._encoder._declared or arrays.is_block(obj):
+        if identity(obj) in self._encoder._declared or arrays.is_block(obj):
             return self._encoder.encode(obj, self._name)
         return None
 

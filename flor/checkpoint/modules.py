@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from flor.checkpoint import arrays
-from flor.checkpoint.capturable import UNFIT, Uncapturable, type_name
+from flor.checkpoint.capturable import UNFIT, Uncapturable, identity, type_name
 from flor.checkpoint.manifest import Node
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     state = module.state_dict()
     found: dict[str, Any] = {"of": encoder.encode(state, name)}
     parameters = dict(module.named_parameters())
-    encoder.covered.update(map(id, parameters.values()), map(id, module.buffers()))
+    encoder.covered.update(map(identity, parameters.values()), map(identity, module.buffers()))
     frozen = [key for key, item in parameters.items() if not item.requires_grad]
     if frozen:
         found["frozen"] = frozen
@@ -126,7 +126,7 @@ def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[An
     found = []
     for group, options in enumerate(optimizer.param_groups):
         for index, item in enumerate(options["params"]):
-            if id(item) not in encoder.covered:
+            if identity(item) not in encoder.covered:
                 path = f"{name}.params[{group}][{index}]"
                 grad = item.grad if encoder.with_gradients else None
                 parts = [encoder.encode(item.detach(), path), encoder.encode(grad, f"{path}.grad")]

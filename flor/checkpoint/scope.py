@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flor.checkpoint import devices, load, memory, modules, rng, sizes, variables
+from flor.checkpoint.capturable import identity
 from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.manifest import Frame, Leaf, Manifest, Missing
 from flor.checkpoint.policy import Policy
@@ -265,7 +266,7 @@ class Scope:
         at = service.elapsed()
         before = load.sample()
         self._staging.begin(live=self._live)
-        names = {id(value): name for name, value in self._objects.items()}
+        names = {identity(value): name for name, value in self._objects.items()}
         encoder = Encoder(self._staging, names)
         cuda = encoder.devices = self._cuda()
         if cuda is not None:

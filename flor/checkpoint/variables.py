@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flor.checkpoint import arrays
-from flor.checkpoint.capturable import UNFIT
+from flor.checkpoint.capturable import UNFIT, identity
 from flor.checkpoint.encoding import OPAQUE, Encoder
 from flor.checkpoint.manifest import Frame, Missing, Node
 from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
@@ -153,7 +153,7 @@ def _capture(
     value = _look_up(change.path, module if change.scope == "global" else local)
     if value is NOTHING or isinstance(value, OPAQUE) or _is_reporter(value):
         return NOTHING
-    if id(value) in encoder._declared:
+    if identity(value) in encoder._declared:
         return NOTHING  # it goes with the checkpoint anyway
     is_live = change.path.partition(".")[0] in live or change.scope != "local"
     name = _key(change)

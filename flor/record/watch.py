@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,7 +56,7 @@ class Watch:
 
     def install(self) -> None:
         # An audit hook stays until the process ends; `on` is what switches it.
-        sys.addaudithook(self._hook)
+        sys.addaudithook(self._hook())
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
@@ -78,13 +78,18 @@ class Watch:
         """In a child process: tell the parent, through a file."""
         self.sink = PathFile(path)
 
-    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or not self.on:
-            if event == "os.chdir":
+    def _hook(self) -> Callable[[str, tuple[Any, ...]], None]:
+        """A plain function: each `id()` of the script calls it, and a method would take thrice."""
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if event == "open":
+                if self.on:
+                    with suppress(Exception):  # an error here would fail the user's open()
+                        self._opened(*args)
+            elif event == "os.chdir":
                 self._seen.clear()  # relative paths mean other files now
-            return
-        with suppress(Exception):  # an error here would fail the user's open()
-            self._opened(*args)
+
+        return hook
 
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         if path in self._seen or not isinstance(path, (str, bytes, os.PathLike)):
