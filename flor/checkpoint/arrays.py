@@ -252,7 +252,12 @@ def _encode_numpy(encoder: Encoder, value: Any, name: str) -> dict[str, Any] | N
         return None
     if found["bit_generator"] not in BIT_GENERATORS:
         return None
-    return {"t": "generator", "library": library, "state": encoder.encode(found, name)}
+    node = {"t": "generator", "library": library, "state": encoder.encode(found, name)}
+    seeds = getattr(getattr(value, "bit_generator", None), "seed_seq", None)
+    if isinstance(seeds, random.SeedSequence):  # its children come from it, not from the state
+        parts = [seeds.entropy, list(seeds.spawn_key), seeds.pool_size, seeds.n_children_spawned]
+        node["seeds"] = encoder.encode(parts, name)
+    return node
 
 
 def _is_text(dtype: Any) -> bool:

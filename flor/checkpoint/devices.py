@@ -29,6 +29,7 @@ PIECE_BYTES = 64 * 1024 * 1024  # pinned at a time; one copy may not cross from 
 FAULT_BYTES = 16 * 1024 * 1024
 PAGED_BYTES = 1024 * 1024  # larger tensors begin on a page: O_DIRECT wants it
 SPARE = 0.1  # of the device's memory, left to the training
+USUAL = ("float32", "bfloat16", "float16", "float64", "int64")  # other types go as bytes
 PORTABLE = 1  # pinned for all devices
 RELAXED = 2  # capture mode: what this thread calls is not forbidden while another one captures
 
@@ -99,7 +100,7 @@ class CudaDevices:
     def reserve(self, sizes: Mapping[int, int] | None = None) -> Iterator[None]:
         """Pinned memory for so many bytes of each device; without sizes, for what `put` saw."""
         if sizes is None:
-            sizes = {index: flat.size_bytes for index, flat in self._flats.items()}
+            sizes = {index: _needed(flat) for index, flat in self._flats.items()}
         for index, size_bytes in sizes.items():
             flat = self._flat(sys.modules["torch"].device("cuda", index))
             if _room_of(flat) < size_bytes and not flat.growing:
@@ -132,7 +133,7 @@ class CudaDevices:
     def fits(self) -> bool:
         """Whether the pinned memory is there; `reserve` makes it."""
         return all(
-            _room_of(flat) >= flat.size_bytes for flat in self._flats.values() if flat.tensors
+            _room_of(flat) >= _needed(flat) for flat in self._flats.values() if flat.tensors
         )
 
     def launch(self, staging: Staging) -> None:
@@ -208,7 +209,8 @@ class _Group:
 def _groups(flat: Flat, torch: Any) -> list[_Group]:
     """Large tensors come first, each on a page; then the small ones."""
     found: dict[Any, _Group] = {}
-    rows = [_row(tensor, torch) for tensor in flat.tensors]
+    usual = {getattr(torch, name) for name in USUAL}
+    rows = [_row(tensor, usual, torch) for tensor in flat.tensors]
     order = sorted(range(len(rows)), key=lambda index: rows[index].nbytes < PAGED_BYTES)
     pads: dict[Any, Any] = {}
     for index in order:
@@ -235,10 +237,9 @@ def _groups(flat: Flat, torch: Any) -> list[_Group]:
     return list(found.values())
 
 
-def _row(tensor: Any, torch: Any) -> Any:
+def _row(tensor: Any, usual: set[Any], torch: Any) -> Any:
     """Its numbers in the order in which they lie; of unusual types, their bytes."""
     row = tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
-    usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32)
     return row if row.dtype in usual else row.view(torch.uint8)
 
 
@@ -255,6 +256,10 @@ def _bytes_of(flat: Flat, host: Pinned, offset: int, size_bytes: int) -> memoryv
             flat.copied.synchronize()
         flat.clones = []
     return host.view(offset, size_bytes)
+
+
+def _needed(flat: Flat) -> int:
+    return flat.size_bytes + (len(USUAL) + 1) * memory.PAGE  # each type begins on a page
 
 
 def _room_of(flat: Flat) -> int:

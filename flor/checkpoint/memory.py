@@ -131,10 +131,12 @@ class Arena:
         missing = size_bytes - (self.reserved_bytes - self.used_bytes)
         if missing <= 0:
             return
-        region = self._map(missing)
+        segment = Segment(missing)
+        region = Region(segment.address, segment.size_bytes, segment)
         for start in range(0, region.size_bytes, FAULT_BYTES):
             fault_in(region.address + start, min(FAULT_BYTES, region.size_bytes - start))
             yield
+        self.reserved_bytes += region.size_bytes
         self._insert(region)
 
     def release(self) -> None:
