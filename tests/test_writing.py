@@ -10,6 +10,7 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -460,3 +461,14 @@ def test_bytes_of_a_device_are_waited_for(writer: Writer) -> None:
 
     assert set(asked) == {0, 1}
     assert writer.read() == contents
+
+
+def test_an_object_of_others_that_is_damaged_is_written_again(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 1000
+    first = ObjectStore(tmp_path)
+    digest = first.put(content)
+    first.path(digest).write_bytes(bytes(len(content)))
+
+    deque(Objects(ObjectStore(tmp_path)).put(content), maxlen=0)
+
+    assert first.get(digest) == content
