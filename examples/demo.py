@@ -142,6 +142,13 @@ def ask(project: Project) -> None:
         'flor sql "select run_id, status, count(*) as losses from runs join logs using (run_id)'
         " where status = 'killed' and value_name = 'loss' group by all\""
     )
+    say("Checkpoints were taken, where they cost little next to the training; the last one always:")
+    project.type("flor checkpoints -3")
+    say("Going back to the newest model that was good is one line:")
+    project.type(
+        "python -c \"import flor; state = flor.load(where='acc > 0.97'); "
+        "print(state, state['net']['b1'].round(2))\""
+    )
     say("One run, counted from the newest: what it was given, how it went, what was new in it.")
     project.type("flor show -3")
     say("The code of two runs compared, although nothing was ever committed by hand:")

@@ -243,18 +243,20 @@ def objects(ctx: click.Context, run: str | None, verify: bool, as_json: bool) ->
 
 @objects.command(help=f"Upload what a run needs to the bucket; without RUN, all runs.{RUN_HELP}")
 @click.argument("run", type=RunName(), required=False)
-def push(run: str | None) -> None:
+@click.option("--dry-run", is_flag=True, help="Only print what would be uploaded.")
+def push(run: str | None, dry_run: bool) -> None:
     from flor.cli import storing
 
-    sys.exit(storing.push_objects(_settings(), run))
+    sys.exit(storing.push_objects(_settings(), run, dry_run=dry_run))
 
 
 @objects.command(help=f"Download what a run needs from the bucket.{RUN_HELP}")
 @click.argument("run", type=RunName())
-def pull(run: str) -> None:
+@click.option("--dry-run", is_flag=True, help="Only print what would be downloaded.")
+def pull(run: str, dry_run: bool) -> None:
     from flor.cli import storing
 
-    sys.exit(storing.pull_objects(_settings(), run))
+    sys.exit(storing.pull_objects(_settings(), run, dry_run=dry_run))
 
 
 @app.command()

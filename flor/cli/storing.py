@@ -19,7 +19,7 @@ from flor.store.bucket import bucket_of
 from flor.store.catalog import find_run
 from flor.store.project import opened
 from flor.store.sweeping import GB
-from flor.store.transfer import Moved, Progress, groups_of, pull, push
+from flor.store.transfer import Moved, Progress, groups_of, pull, push, to_pull, to_push
 from flor.store.usage import RunUsage, Usage, read_usage
 
 if TYPE_CHECKING:
@@ -196,23 +196,28 @@ def _needed_by(usage: Usage, digest: str) -> list[str]:
 # --- to the bucket and back -----------------------------------------------------------------------
 
 
-def push_objects(settings: Settings, name: str | None) -> int:
+def push_objects(settings: Settings, name: str | None, *, dry_run: bool) -> int:
     """Upload what a run needs, or all runs; the exit code: 1 if something could not go."""
-    return _transfer(settings, name, up=True)
+    return _transfer(settings, name, up=True, dry_run=dry_run)
 
 
-def pull_objects(settings: Settings, name: str) -> int:
+def pull_objects(settings: Settings, name: str, *, dry_run: bool) -> int:
     """Download what a run needs; the exit code: 1 if something is not to be had."""
-    return _transfer(settings, name, up=False)
+    return _transfer(settings, name, up=False, dry_run=dry_run)
 
 
-def _transfer(settings: Settings, name: str | None, *, up: bool) -> int:
+def _transfer(settings: Settings, name: str | None, *, up: bool, dry_run: bool) -> int:
     bucket = bucket_of(settings)
     if bucket is None:
         raise ConfigError('no bucket is set: write bucket = "s3://name/prefix" into flor.toml')
     usage, runs = _usage(settings, name)
     if usage.remote is None:
         raise BucketError(usage.trouble)
+    if dry_run:
+        going = to_push(usage, groups_of(runs)) if up else to_pull(usage, runs)
+        what = "upload" if up else "download"
+        echo(f"would {what} {count(len(going))}, {size(sum(going.values()))}")
+        return 0
     if up:
         moved = push(usage, bucket, groups_of(runs), progress_shown())
     else:

@@ -76,6 +76,22 @@ def groups_of(runs: Iterable[RunUsage]) -> list[Group]:
     return found
 
 
+def to_push(usage: Usage, groups: Iterable[Group]) -> dict[str, int]:
+    """What `push` would upload, with sizes. Raises BucketError."""
+    there = _in_bucket(usage)
+    wanted = {digest for group in groups for digest in (*group.objects, group.manifest or "")}
+    return {d: usage.local[d].size_bytes for d in sorted(wanted & usage.local.keys() - there)}
+
+
+def to_pull(usage: Usage, runs: Iterable[RunUsage]) -> dict[str, int]:
+    """What `pull` would download, with sizes."""
+    remote = usage.remote or {}
+    wanted = sorted({digest for run in runs for digest in run.objects})
+    going = [digest for digest in wanted if digest in remote and digest not in usage.local]
+    going += [digest for digest in wanted if digest in usage.local and _is_torn(usage, digest)]
+    return {digest: remote[digest] for digest in going}
+
+
 def push(usage: Usage, bucket: Bucket, groups: Sequence[Group], progress: Progress) -> Moved:
     """Upload what is here and not in the bucket. Raises BucketError."""
     moved = Moved()
@@ -90,9 +106,8 @@ def upload(
     """Upload batch after batch; after each, what of it the bucket holds. Raises BucketError."""
     there = _in_bucket(usage)
     wanted = {digest for group in groups for digest in (*group.objects, group.manifest or "")}
-    going = {digest for digest in wanted & usage.local.keys() if digest not in there}
     moved.already += len(wanted & there)
-    progress.begin("uploaded", sum(usage.local[digest].size_bytes for digest in going))
+    progress.begin("uploaded", sum(to_push(usage, groups).values()))
     try:
         for batch in _batches(groups, usage, there):
             needed = list(dict.fromkeys(digest for group in batch for digest in group.objects))
@@ -137,19 +152,18 @@ def pull(usage: Usage, bucket: Bucket, runs: Sequence[RunUsage], progress: Progr
     wanted = sorted({digest for run in runs for digest in run.objects})
     moved.missing.update(d for d in wanted if d not in remote and d not in usage.local)
     moved.already = sum(d in usage.local and (d in there or d not in remote) for d in wanted)
-    going = [digest for digest in wanted if digest in remote and digest not in usage.local]
-    going += [digest for digest in wanted if digest in usage.local and _is_torn(usage, digest)]
-    _insist_on_room(usage, sum(remote[digest] for digest in going))
+    going = to_pull(usage, runs)
+    _insist_on_room(usage, sum(going.values()))
 
     def fetch(digest: str, advance: Callable[[int], None]) -> None:
         if not bucket.fetch(digest, store.path(digest), advance):
             raise ObjectMissing(f"{digest} is not in {bucket.url} any more")
 
-    progress.begin("downloaded", sum(remote[digest] for digest in going))
+    progress.begin("downloaded", sum(going.values()))
     try:
         for digest in each(going, fetch, progress.advance, moved.failures):
             moved.objects += 1
-            moved.size_bytes += remote[digest]
+            moved.size_bytes += going[digest]
     finally:
         progress.end()
     return moved

@@ -401,6 +401,8 @@ def test_pushing_and_pulling_between_machines(shop: Shop, tmp_path: Path) -> Non
     storage.checkpoint(journal, 0, [b"b", b"shared"])
     value = storage.value(journal, b"value")
 
+    assert "would upload 4 objects" in shop.project.flor("objects", "push", "latest", "--dry-run")
+    assert shop.whole_in_bucket() == 0
     assert "uploaded 4 objects" in shop.project.flor("objects", "push", "latest")
     assert shop.whole_in_bucket() == 1
     assert "; 4 were there" in shop.project.flor("objects", "push")
@@ -413,6 +415,7 @@ def test_pushing_and_pulling_between_machines(shop: Shop, tmp_path: Path) -> Non
     runs = {run["run_id"]: run for run in theirs.asked("objects")["runs"]}
     assert (runs[A]["checkpoints"], runs[B]["checkpoints"]) == (3, 1)
     assert (runs[A]["missing"], runs[B]["missing"]) == (0, 0)
+    assert "would download 3 objects" in other.flor("objects", "pull", "-1", "--dry-run")
     assert "downloaded 3 objects" in other.flor("objects", "pull", "-1")
     assert theirs.storage.store.get(value) == b"value"
     assert theirs.storage.here() < storage.here()
