@@ -74,7 +74,7 @@ for _ in range(2):
     step()
 # An epoch is so many steps and so much other arithmetic as take its seconds here.
 began = clock(); step(); took = clock() - began
-steps = max(2, min(10, int(SECONDS / took / 2)))
+steps = int(os.environ.get("STEPS", 0)) or max(2, min(10, int(SECONDS / took / 2)))
 began = clock()
 for _ in range(20):
     work @ work
@@ -95,11 +95,11 @@ report(seconds=clock() - began, repeats=extra, steps=steps)
 """
 
 
-def once(shape: Shape, repeats: int, **variables: str) -> Metrics:
+def once(shape: Shape, **variables: str) -> Metrics:
     body = TRAINING.format(**shape._asdict())
     script = OURS.script(body, imports=False)
     with harness.project() as root:
-        figures = harness.run(root, OURS, script, REPEATS=str(repeats), **variables).figures
+        figures = harness.run(root, OURS, script, **variables).figures
         taken = [
             line
             for path in (root / ".flor" / "runs").glob("*/journal.jsonl")
@@ -113,11 +113,12 @@ def overheads(rounds: int) -> dict[str, Metrics]:
     found: dict[str, Metrics] = {}
     for shape in SHAPES:
         print(f"  {shape.name}", file=sys.stderr, flush=True)
-        repeats = int(once(shape, 0, FLOR_DISABLE="1")["repeats"])
+        first = once(shape, FLOR_DISABLE="1")
+        work = {name.upper(): str(int(first[name])) for name in ("repeats", "steps")}
         plain, ours, taken = [], [], []
         for _ in range(rounds):
-            plain.append(once(shape, repeats, FLOR_DISABLE="1")["seconds"])
-            figures = once(shape, repeats)
+            plain.append(once(shape, FLOR_DISABLE="1", **work)["seconds"])
+            figures = once(shape, **work)
             ours.append(figures["seconds"])
             taken.append(figures["checkpoints"])
         overhead = (min(ours) / min(plain) - 1) * 100
@@ -178,7 +179,7 @@ def tuning(rounds: int) -> Metrics:
 
 
 def measure(subjects: Iterable[Subject] | None = None, rounds: int | None = None) -> list[Figure]:
-    rounds = rounds or 3
+    rounds = rounds or 4
     found = overheads(rounds)
     paper = "Flor, paper"
     figures = [

@@ -1,6 +1,6 @@
-"""All benchmarks; writes the table into README.md between its markers.
+"""All benchmarks, or those of one group; writes their tables into README.md between its markers.
 
-python benchmarks/run.py [--only ours|peers] [--dry]
+python benchmarks/run.py [--group recording|checkpoints] [--only ours|peers] [--dry]
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ import datetime
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
+import checkpoint_cost
+import checkpoint_overhead
 import dataframe
 import harness
 import import_time
 import ingest
 import log_call
+import restore
 import run_overhead
 
 README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
-ALL = (log_call, import_time, run_overhead, ingest, dataframe)
+GROUPS = {
+    "recording": (log_call, import_time, run_overhead, ingest, dataframe),
+    "checkpoints": (checkpoint_cost, checkpoint_overhead, restore),
+}
 
 
 def machine() -> str:
@@ -40,24 +46,35 @@ def commit() -> str:
     return f"commit {name.strip()}{' with changes' if edited else ''}"
 
 
+def write(group: str, text: str) -> None:
+    """Replace a group's table."""
+    begin, end = f"<!-- figures: {group} -->", "<!-- end of figures -->"
+    before, _, rest = README.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    README.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def run(groups: Iterable[str], only: str | None, *, dry: bool) -> None:
+    for group in groups:
+        measured = commit()
+        subjects = harness.subjects(only) if group == "recording" else [harness.OURS]
+        figures = [figure for module in GROUPS[group] for figure in module.measure(subjects, None)]
+        day = datetime.date.today().isoformat()
+        text = f"{day}, {machine()}, {measured}.\n\n{harness.table(figures)}"
+        print(text)
+        missed = [figure.what for figure in figures if figure.missed]
+        print("\nmissed goals:", "; ".join(missed) or "none", flush=True)
+        if not dry:
+            write(group, text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--group", choices=GROUPS, help="measure only these")
     parser.add_argument("--only", choices=["ours", "peers"], help="measure one side")
-    parser.add_argument("--dry", action="store_true", help="print the table, write nothing")
+    parser.add_argument("--dry", action="store_true", help="print the tables, write nothing")
     chosen = parser.parse_args()
-    measured = commit()
-    subjects = harness.subjects(chosen.only)
-    figures = [figure for module in ALL for figure in module.measure(subjects, None)]
-    text = (
-        f"{datetime.date.today().isoformat()}, {machine()}, {measured}.\n\n{harness.table(figures)}"
-    )
-    print(text)
-    missed = [figure.what for figure in figures if figure.missed]
-    print("\nmissed goals:", "; ".join(missed) or "none")
-    if not chosen.dry:
-        before, _, rest = README.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    run([chosen.group] if chosen.group else GROUPS, chosen.only, dry=chosen.dry)
 
 
 if __name__ == "__main__":
