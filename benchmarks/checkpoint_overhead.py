@@ -4,7 +4,7 @@ Each shape is a size of state, how much of it is frozen, and how long an epoch t
 runs with flor (default settings) and with FLOR_DISABLE=1, in turns. Then fine-tuning with 95 % of
 the weights frozen: bytes written for a checkpoint against the bytes that changed.
 
-python benchmarks/checkpoint_overhead.py [--rounds N] [--only ours]
+python benchmarks/checkpoint_overhead.py [--rounds N]
 """
 
 from __future__ import annotations
@@ -203,4 +203,4 @@ def measure(subjects: Iterable[Subject] | None = None, rounds: int | None = None
 
 
 if __name__ == "__main__":
-    harness.main(measure)
+    harness.main(measure, trackers=False)

@@ -207,13 +207,15 @@ def disk_mb(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
 
 
-def main(measure: Callable[[list[Subject], int | None], list[Figure]]) -> None:
-    """The command line of one benchmark."""
+def main(
+    measure: Callable[[list[Subject], int | None], list[Figure]], *, trackers: bool = True
+) -> None:
+    """The command line of one benchmark; `trackers` are its peers."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--rounds", type=int, help="how often to measure each (minimum counts)")
     parser.add_argument("--only", choices=["ours", "peers"], help="measure one side")
     chosen = parser.parse_args()
-    print(table(measure(subjects(chosen.only), chosen.rounds)))
+    print(table(measure(subjects(chosen.only if trackers else "ours"), chosen.rounds)))
 
 
 def subjects(only: str | None = None) -> list[Subject]:

@@ -103,4 +103,4 @@ def measure(subjects: Iterable[Subject] | None = None, rounds: int | None = None
 
 
 if __name__ == "__main__":
-    harness.main(measure)
+    harness.main(measure, trackers=False)

@@ -472,3 +472,33 @@ def test_an_object_of_others_that_is_damaged_is_written_again(tmp_path: Path) ->
     deque(Objects(ObjectStore(tmp_path)).put(content), maxlen=0)
 
     assert first.get(digest) == content
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 50])
+def test_several_leaves_are_written_at_once(tmp_path: Path, lanes: int) -> None:
+    writer = Writer(tmp_path)
+    writer.objects.lanes = lambda: lanes
+    contents = [block(STEP_BYTES * (1 + n % 3) + n, seed=n) for n in range(7)]
+    expected = [bytes(content) for content in contents]
+
+    deque(writer.steps(*contents), maxlen=0)
+
+    assert writer.read() == expected
+    assert writer.listed[0][0].new_bytes > sum(map(len, expected))
+
+
+def test_an_error_in_one_lane_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path)
+    writer.objects.lanes = lambda: 4
+    before = open_files()
+
+    def refuse(fd: int, content: Any, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="no space"):
+        deque(writer.steps(*(block(2 * STEP_BYTES, seed=n) for n in range(6))), maxlen=0)
+
+    assert open_files() == before
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not writer.listed

@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import threading
 import time
 import zlib
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -46,17 +48,25 @@ class Written:
     new_bytes: int
     began: float
     ended: float
-    cpu_seconds: float = 0.0
+    lane_seconds: float = 0.0  # of processor time, on threads besides the one that wrote it
 
 
 @dataclass
 class Objects:
-    """Writes objects in steps, past the page cache where that is possible."""
+    """Writes objects in steps, past the page cache where that is possible.
+
+    `lanes` tells how many may be written at once, each by a thread that is there for one step
+    only; `unseen` surrounds what such a thread does.
+    """
 
     store: ObjectStore
+    lanes: Callable[[], int] = lambda: 1
+    unseen: Callable[[], AbstractContextManager[None]] = nullcontext
     new_bytes: int = 0
+    lane_seconds: float = 0.0
     sizes: dict[str, int] = field(default_factory=dict)  # of objects that are there
     _direct: bool = hasattr(os, "O_DIRECT")
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, content: bytes | memoryview, aligned: bool = False) -> Steps[Leaf]:
         """Store content whose memory begins on a page, if `aligned`; the result is its place."""
@@ -108,7 +118,48 @@ class Objects:
             if fd >= 0:
                 with suppress(OSError):
                     os.close(fd)
-        self.new_bytes += len(content)
+        with self._lock:
+            self.new_bytes += len(content)
+
+    def put_all(self, items: Iterable[tuple[int, Pending]]) -> Steps[dict[int, Leaf]]:
+        """Store leaves, several at once; their places by their numbers."""
+        waiting, lanes = deque(items), list[_Lane]()
+        found: dict[int, Leaf] = {}
+        try:
+            while waiting or lanes:
+                while waiting and len(lanes) < max(self.lanes(), 1):
+                    number, item = waiting.popleft()
+                    lanes.append(_Lane(number, self.put(item.bytes(), item.paged)))
+                self._step(lanes)
+                found.update({lane.number: lane.leaf for lane in lanes if lane.leaf is not None})
+                lanes = [lane for lane in lanes if lane.leaf is None]
+                yield
+        finally:
+            for lane in lanes:
+                lane.steps.close()
+        return found
+
+    def _step(self, lanes: list[_Lane]) -> None:
+        """One step of each, at the same time. Raises what the first of them raised."""
+        threads = [threading.Thread(target=self._elsewhere, args=(lane,)) for lane in lanes[1:]]
+        for lane, thread in zip(lanes[1:], threads, strict=True):
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads for this process
+                lane.step()
+        lanes[0].step()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        for lane in lanes:
+            if lane.error is not None:
+                raise lane.error
+
+    def _elsewhere(self, lane: _Lane) -> None:
+        with self.unseen():
+            lane.step()
+        with self._lock:
+            self.lane_seconds += time.thread_time()
 
     def _open(self, partial: Any, direct: bool) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -140,6 +191,24 @@ class Objects:
             yield
 
 
+@dataclass
+class _Lane:
+    """One of several leaves that are written at once."""
+
+    number: int
+    steps: Steps[Leaf]
+    leaf: Leaf | None = None
+    error: BaseException | None = None
+
+    def step(self) -> None:
+        try:
+            next(self.steps)
+        except StopIteration as end:
+            self.leaf = end.value
+        except BaseException as error:  # noqa: BLE001 - it is raised where all lanes are waited for
+            self.error = error
+
+
 def write(
     manifest: Manifest,
     pending: list[Pending],
@@ -147,9 +216,11 @@ def write(
     done: Callable[[Written, list[Leaf]], None],
 ) -> Steps[None]:
     """The steps of writing one checkpoint; `done` is called last, when it may be listed."""
-    began, objects.new_bytes = time.perf_counter(), 0
+    began = time.perf_counter()
+    objects.new_bytes, objects.lane_seconds = 0, 0.0
     leaves: list[Leaf | None] = [None] * len(pending)
     small: list[int] = []
+    large: list[tuple[int, Pending]] = []
     there: dict[str, bool] = {}  # thousands of small leaves may be in one object
     for number, item in enumerate(pending):
         if item.leaf is not None and item.leaf.digest not in there:
@@ -160,7 +231,9 @@ def write(
         elif item.size_bytes < SMALL_BYTES:
             small.append(number)
         else:
-            leaves[number] = yield from objects.put(item.bytes(), item.paged)
+            large.append((number, item))
+    for number, leaf in (yield from objects.put_all(large)).items():
+        leaves[number] = leaf
     if small:
         yield from _pack(pending, small, leaves, objects)
     places = [leaf for leaf in leaves if leaf is not None]
@@ -176,7 +249,9 @@ def write(
         if not objects.store.use(name, objects.sizes[name]):
             raise FileNotFoundError(f"object {name} was removed while the checkpoint was written")
         yield
-    done(Written(manifest, digest, objects.new_bytes, began, time.perf_counter()), places)
+    ended = time.perf_counter()
+    written = Written(manifest, digest, objects.new_bytes, began, ended, objects.lane_seconds)
+    done(written, places)
 
 
 def _is_there(objects: Objects, leaf: Leaf) -> bool:
