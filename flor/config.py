@@ -107,7 +107,7 @@ def _from_environment() -> dict[str, Any]:
     found = {}
     for setting in fields(Settings):
         text = os.environ.get(f"FLOR_{setting.name.upper()}")
-        if text is None or setting.name == "root":
+        if not text or setting.name == "root":  # empty is unset
             continue
         if setting.type == "float":
             try:

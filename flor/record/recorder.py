@@ -196,7 +196,7 @@ class Recorder:
                 add(time - last)
                 last = time
                 if main_of is not None:
-                    each[-1] -= self._guarded(main_of.iteration_ended, level, sys._getframe(1))
+                    each[-1] -= self._guarded(main_of.iteration_ended, sys._getframe(1))
                     last = perf_counter()
                 if time > times.flush_at or len(each) >= CHUNK:
                     _flush(level, times, time)
@@ -209,7 +209,8 @@ class Recorder:
             _flush(level, times, perf_counter())
             with suppress(Exception):
                 level.owner.leave(level, index + 1, done)
-            self._tell_scopes(level, sys._getframe(1), index + 1, done)
+            # Where a generator around it is closed, there may be no frame that called.
+            self._tell_scopes(level, sys._getframe().f_back, index + 1, done)
 
     def _enter(self, name: str, outer: Level | None) -> Level:
         parent = outer or self._main_level
@@ -308,7 +309,14 @@ class Recorder:
         loop, iteration = self.here()
         line = {"t": "scope", "id": number, "names": sorted(objects), "loop": loop}
         self.emit(line | {"iteration": iteration, "at": self.elapsed()})
-        scope = self.open_scope(number, objects) if self.open_scope is not None else None
+        scope = None
+        if threading.current_thread() is not self._main_thread:
+            self._warn(
+                "flor.checkpointing takes no checkpoints in a thread; begin the block in the main "
+                "thread to have them"
+            )
+        elif self.open_scope is not None:
+            scope = self.open_scope(number, objects)
         if scope is not None:
             self._scopes.append(scope)
 
@@ -337,7 +345,7 @@ class Recorder:
                 self._guarded(scope.entered, level, frame, iterable, innermost=innermost)
             level.started = perf_counter()
 
-    def _tell_scopes(self, level: Level, frame: FrameType, entries: int, done: bool) -> None:
+    def _tell_scopes(self, level: Level, frame: FrameType | None, entries: int, done: bool) -> None:
         for scope in level.block_of:
             self._guarded(scope.block_ended, level, frame, done=done)
         if level.main_of is not None:

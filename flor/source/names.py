@@ -202,6 +202,26 @@ def loop_at(tree: ast.Module, line: int) -> tuple[Loop, ast.AST] | None:
     return None
 
 
+def hands_on(tree: ast.Module, line: int) -> bool:
+    """Whether the loop at a line of a generator yields what it is over: others run its body.
+
+    So does `yield from`, which is no loop here.
+    """
+    found = loop_at(tree, line)
+    if found is None:
+        return True
+    loop, _ = found
+    if not isinstance(loop, (ast.For, ast.AsyncFor)):
+        return False
+    items = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    yielded = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Yield)]
+    return any(
+        isinstance(node, ast.Name) and node.id in items
+        for value in yielded
+        for node in ast.walk(value)
+    )
+
+
 class _Scanner:
     """Walks a module once. Nothing recurses but scopes inside scopes."""
 
