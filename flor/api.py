@@ -72,13 +72,16 @@ def data(path: P) -> P:
     return path
 
 
-def checkpoints(run: str = "latest") -> pd.DataFrame:
-    """The checkpoints of a run, one a row: where each was taken, what it costs, if it is kept."""
+def checkpoints(run: str | None = None) -> pd.DataFrame:
+    """The checkpoints of a run, one a row: where each was taken, what it costs, if it is kept.
+
+    Without a run they are those of the newest that has any, as for `flor.load`.
+    """
     from flor.store.checkpoints import table
     from flor.store.project import opened
 
     with opened(session.settings()) as project:
-        return table(project.settings, project.db, run)
+        return table(project.settings, project.db, run, session.run_id())
 
 
 def load(
@@ -94,9 +97,9 @@ def load(
 
     `flor.load("latest", epoch=7, model=net)`: numbers and texts name the iteration, objects are
     restored in place under the name that they were declared with. Without an iteration it is the
-    run's last checkpoint, without a run that of the newest run that has any. `where` picks it by a
-    SQL condition over the table instead. `with_rng` sets the random generators of this process
-    too. `trust` allows pickles of others.
+    run's last checkpoint, without a run that of the newest run that has any. `where` is a SQL
+    condition over the table that its iteration has to fulfil. `with_rng` sets the random generators
+    of this process too. `trust` allows pickles of others.
 
     The result has what the checkpoint holds by name, loop variables included.
     """

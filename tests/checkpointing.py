@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flor.checkpoint import modules, rng
+from flor.checkpoint.capturable import identity
 from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.manifest import Frame, Manifest
 from flor.checkpoint.staging import Staging
@@ -30,7 +31,7 @@ def take(
     staging, written = Staging(), list[Written]()
     staging.begin()
     declared = dict(objects or {})
-    encoder = Encoder(staging, {id(value): name for name, value in declared.items()})
+    encoder = Encoder(staging, {identity(value): name for name, value in declared.items()})
     encoder.with_gradients = gradients
     random = {name: encoder.encode(state, f"rng {name}") for name, state in rng.states().items()}
     order = sorted(declared.items(), key=lambda item: modules.rank(item[1]))

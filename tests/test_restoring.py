@@ -138,6 +138,42 @@ def test_views_of_one_memory_stay_views(tmp_path: Path) -> None:
     assert objects["weights"]["b"].tolist() == [[12, 13], [14, 15]]  # type: ignore[index]
 
 
+def test_views_apart_from_each_other_stay_views(tmp_path: Path) -> None:
+    flat = torch.arange(6.0)
+    parts = {"a": flat[:2], "b": flat[2:].view(2, 2)}
+    state = take(tmp_path, {"parts": parts})
+    flat.zero_()
+
+    state.restore({"parts": parts})
+
+    assert flat.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_copies_of_parts_do_not_become_parts(tmp_path: Path) -> None:
+    flat, best = torch.arange(4.0), [torch.full((2,), 7.0)]
+    state = take(tmp_path, {"best": best, "flat": flat})
+    best[0] = flat[2:]
+
+    state.restore({"best": best, "flat": flat})
+
+    assert flat.tolist() == [0, 1, 2, 3]
+    assert best[0].tolist() == [7, 7]
+
+
+def test_a_copy_that_was_equal_is_none_of_the_weights_afterwards(tmp_path: Path) -> None:
+    """The last epoch was the best one so far; then the script goes on with copies."""
+    net = nn.Linear(2, 1)
+    best = {"weight": net.weight.detach().clone()}
+    state = take(tmp_path, {"net": net, "best": best})
+    best["weight"] = net.weight.detach()
+
+    state.restore({"net": net, "best": best})
+
+    with torch.no_grad():
+        net.weight.zero_()
+    assert best["weight"].any()
+
+
 def test_copies_of_weights_do_not_become_the_weights(tmp_path: Path) -> None:
     """The best weights so far were a copy when they were taken, and are the weights now."""
     net = nn.Linear(2, 1)
@@ -309,6 +345,33 @@ def test_a_buffer_that_was_not_captured_stays_as_it_is(tmp_path: Path, persisten
     assert net.graph is graph
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_an_unsaved_buffer_that_is_made_while_training_is_there_again(
+    tmp_path: Path, registered: bool
+) -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    net.register_buffer("cache", torch.ones(5), persistent=False)
+    if registered:
+        other.register_buffer("cache", None, persistent=False)
+    take(tmp_path, {"net": net}).restore({"net": other})
+    assert other.cache.tolist() == [1] * 5
+    assert list(other.state_dict()) == ["weight", "bias"]
+
+
+def test_a_lazy_module_stays_lazy(tmp_path: Path) -> None:
+    state = take(tmp_path, {"net": nn.Sequential(nn.Linear(1, 2), nn.LazyLinear(2))})
+    net = nn.Sequential(nn.Linear(1, 2), nn.LazyLinear(2))
+    state.restore({"net": net})
+    assert torch.equal(net[0].weight, state["net"]["0.weight"])
+    assert net[1].has_uninitialized_params()
+
+
+def test_a_state_that_is_read_knows_the_version_of_its_module(tmp_path: Path) -> None:
+    net = Extra()
+    net.load_state_dict(take(tmp_path, {"net": net})["net"])
+    assert net.weight.tolist() == [1, 1]
+
+
 def test_an_unsaved_buffer_that_grew_is_restored_or_refused(tmp_path: Path) -> None:
     def make() -> Any:
         net = nn.Linear(2, 2)
@@ -451,6 +514,42 @@ def test_a_tensor_of_the_optimizer_stays_shared(tmp_path: Path) -> None:
     assert objects["momentum"][0] is optimizer.state[parameter]["momentum_buffer"]
 
 
+@pytest.mark.parametrize("first", ["optimizer", "momentum"])
+def test_a_tensor_that_a_new_optimizer_has_not_got_yet_is_shared(
+    tmp_path: Path, first: str
+) -> None:
+    def make() -> Any:
+        parameter = torch.ones(2, requires_grad=True)
+        return parameter, optim.Adam([parameter])
+
+    parameter, optimizer = make()
+    parameter.sum().backward()
+    optimizer.step()
+    momentum = optimizer.state[parameter]["exp_avg"]
+    objects = {"optimizer": optimizer, "momentum": [momentum]}
+    state = take(tmp_path, {first: objects.pop(first), **objects})
+
+    parameter, optimizer = make()
+    held: list[Any] = []
+    state.restore({"optimizer": optimizer, "momentum": held})
+
+    assert held[0] is optimizer.state[parameter]["exp_avg"]
+    assert torch.equal(held[0], momentum)
+
+
+def test_gradients_that_were_none_are_none_again(tmp_path: Path) -> None:
+    weights = [torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2))]
+    weights[1].sum().backward()
+    state = take(tmp_path, {"weights": weights}, gradients=True)
+    sum(w.sum() for w in weights).backward()  # type: ignore[union-attr]
+    new: list[Any] = []
+    state.restore({"weights": weights})
+    state.restore({"weights": new})
+    for found in (weights, new, state["weights"]):
+        assert found[0].grad is None
+        assert found[1].grad.tolist() == [1, 1]
+
+
 def test_gradients_of_plain_tensors_are_restored(tmp_path: Path) -> None:
     weights = torch.ones(2, requires_grad=True)
     weights.sum().backward()
@@ -487,6 +586,27 @@ def test_an_object_with_a_state_of_its_own(tmp_path: Path) -> None:
     assert other.tracker == Tracker(0.5, [1])  # type: ignore[attr-defined]
 
 
+class Wrapped:
+    """Knows no state itself: what it wraps does."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def test_an_object_that_hands_on_the_state_of_what_it_wraps(tmp_path: Path) -> None:
+    state = take(tmp_path, {"net": Wrapped(nn.Linear(2, 2))})
+    other = Wrapped(nn.Linear(2, 2))
+
+    state.restore({"net": other})
+
+    assert torch.equal(other.inner.weight, state["net"]["weight"])
+
+
 def test_what_a_state_misses_stays_as_it_is(tmp_path: Path) -> None:
     meter = Meter(total=1.5, scale=lambda x: 2 * x)
     state = take(tmp_path, {"meter": meter})
@@ -495,6 +615,63 @@ def test_what_a_state_misses_stays_as_it_is(tmp_path: Path) -> None:
     state.restore({"meter": other})
     assert other.total == 1.5  # type: ignore[attr-defined]
     assert other.scale(4) == 8  # type: ignore[attr-defined]
+
+
+class Scaled:
+    """Takes a copy of what it is given."""
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = state["weights"] * 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_declared_object_in_the_state_of_another(tmp_path: Path, together: bool) -> None:
+    weights = np.ones(3)
+    scaled = Scaled(weights)
+    state = take(tmp_path, {"scaled": scaled, "weights": weights})
+    weights[:] = 5
+    scaled.weights = weights
+
+    state.restore({"scaled": scaled} | ({"weights": weights} if together else {}))
+
+    assert scaled.weights.tolist() == [1, 1, 1]
+    assert weights.tolist() == ([1] * 3 if together else [5] * 3)
+    assert state["scaled"]["weights"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("declared", [(), ("net",)])
+@pytest.mark.parametrize("given", [(), ("net",)])
+def test_a_module_in_the_state_of_another_stays_the_module(
+    tmp_path: Path, declared: tuple[str, ...], given: tuple[str, ...]
+) -> None:
+    net = nn.Linear(2, 2)
+    meter = Meter(net=net, total=1)
+    state = take(tmp_path, {"meter": meter} | dict.fromkeys(declared, net))
+    other, there = nn.Linear(2, 2), set(given) & set(declared)
+
+    state.restore({"meter": (found := Meter(net=other, total=2))} | dict.fromkeys(there, other))
+
+    assert vars(found) == {"net": other, "total": 1}
+    assert torch.equal(other.weight, net.weight)
+
+
+def test_objects_that_hold_each_other_in_their_states(tmp_path: Path) -> None:
+    for declared in (("one",), ("one", "two")):
+        objects = {"one": Meter(n=1), "two": Meter(n=2)}
+        one, two = objects["one"], objects["two"]
+        one.other, two.other = two, one  # type: ignore[attr-defined]
+        state = take(tmp_path, {name: objects[name] for name in declared})
+        for given in (("one",), declared):
+            one.n = two.n = 0  # type: ignore[attr-defined]
+            state.restore({name: objects[name] for name in given})
+            assert (vars(one), vars(two)) == ({"n": 1, "other": two}, {"n": 2, "other": one})
+        assert state["one"]["other"]["n"] == 2
 
 
 class Trainer:
@@ -547,7 +724,7 @@ def sgd(*shapes: tuple[int, ...]) -> Any:
 UNFIT: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "shape": (lambda: nn.Linear(2, 3), lambda: nn.Linear(2, 4), r"weight: \(3, 2\), not \(4, 2\)"),
     "architecture": (lambda: nn.Linear(2, 3), Other, "the model has no weight"),
-    "module and list": (lambda: nn.Linear(2, 3), list, "state of a .*Linear.*here is list"),
+    "module and list": (lambda: nn.Linear(2, 3), list, "state of a .*Linear.*here is a list"),
     "tensor": (lambda: torch.ones(2), lambda: torch.ones(3), r"\(2,\) of float32.*\(3,\)"),
     "dtype": (lambda: torch.ones(2), lambda: torch.ones(2).half(), "float32.*float16"),
     "array": (lambda: np.ones(2), lambda: np.ones((2, 1)), r"\(2,\) of float64.*\(2, 1\)"),
@@ -616,6 +793,14 @@ def test_where_one_does_not_fit_nothing_changes(tmp_path: Path, kind: str, where
     assert str(caught.value).startswith(where)
     assert picture(objects) == before
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_who_cannot_be_set_back_is_named(tmp_path: Path) -> None:
+    state = take(tmp_path, {"good": Meter(n=1), "bad": Meter(n=1)})
+    good, bad = Meter(n=2), Never(n=2)
+    with pytest.raises(RestoreError, match=r"^bad did not take .*; bad could not be set back$"):
+        state.restore({"good": good, "bad": bad})
+    assert vars(good) == {"n": 2}
 
 
 def test_who_fails_half_way_is_set_back_with_all_others(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flor.checkpoint import signing
 from flor.checkpoint.signing import KEY_BYTES, digest, is_own, key_path, sign
 
 ONE, TWO = digest(b"one"), digest(b"two")
@@ -170,16 +169,11 @@ def no_room(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(os, "write", write)
 
 
-def torn_key(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    signing.sign([ONE])
-    key_path().write_bytes(b"torn")
-
-
 def unreadable_key(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     key_path().mkdir(parents=True)
 
 
-@pytest.fixture(params=[no_home, read_only_home, file_as_home, no_room, torn_key, unreadable_key])
+@pytest.fixture(params=[no_home, read_only_home, file_as_home, no_room, unreadable_key])
 def keyless(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> Iterator[None]:
@@ -200,3 +194,18 @@ def test_a_failed_making_leaves_no_key(monkeypatch: pytest.MonkeyPatch, home: Pa
         assert sign([ONE]) is None
     assert list(key_path().parent.iterdir()) == []
     assert is_own(sign([ONE]), [ONE])
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", bytes(KEY_BYTES + 1)])
+def test_a_torn_key_is_nobody_s_and_replaced_when_there_is_something_to_sign(
+    content: bytes,
+) -> None:
+    before = sign([ONE])
+    key_path().write_bytes(content)
+
+    assert not is_own(before, [ONE])
+    assert key_path().read_bytes() == content
+    assert is_own(sign([ONE]), [ONE])
+    assert not is_own(before, [ONE])
+    assert stat.S_IMODE(key_path().stat().st_mode) == 0o600
+    assert [item.name for item in key_path().parent.iterdir()] == ["key"]

@@ -37,6 +37,7 @@ class Background:
         self._stops = 0  # that wait for their `start`
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._told: set[tuple[type, int | None]] = set()  # kinds of errors
         self.cpu_seconds = 0.0  # of all steps so far
 
     @property
@@ -88,22 +89,33 @@ class Background:
 
     def abandon(self) -> None:
         """Forget what is left; in a forked child, where it is the parent's."""
-        self._tasks.clear()
-        self._thread, self._working = None, False
+        if os.getpid() != self._pid:
+            self._lock = threading.Lock()  # a thread that is not here may have held it
+        with self._lock:
+            self._tasks.clear()
+            self._thread, self._working = None, False
 
     def _go_on(self) -> None:
         if self._tasks and not self._working and not self._stops:
-            self._working = True
-            self._thread = threading.Thread(target=self._work, name="flor-checkpoints", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="flor-checkpoints", daemon=True)
+            self._thread, self._working = thread, True
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads for this process: `drain` does the work
+                self._thread, self._working = None, False
 
     def _work(self) -> None:
         if sys.platform == "linux":
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        with self._unseen():
-            while (task := self._next()) is not None:
-                self._step(task)
+        try:
+            with self._unseen():
+                while (task := self._next()) is not None:
+                    self._step(task)
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._working = False  # whatever ended it, nobody waits for it
 
     def _next(self) -> Task | None:
         """The task of the thread that asks; None if it is to end."""
@@ -123,7 +135,10 @@ class Background:
             self._drop(task)
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
             self._drop(task)
-            self._warn(f"a checkpoint could not be written: {type(error).__name__}: {error}")
+            kind = (type(error), getattr(error, "errno", None))
+            if kind not in self._told:  # the text holds another path each time
+                self._told.add(kind)
+                self._warn(f"a checkpoint could not be written: {type(error).__name__}: {error}")
         finally:
             self.cpu_seconds += time.thread_time() - began
 

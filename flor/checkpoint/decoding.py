@@ -10,9 +10,9 @@ import pickle
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from flor.checkpoint.arrays import BIT_GENERATORS
+from flor.checkpoint import blocks, generators
 from flor.checkpoint.leaves import Leaves
 from flor.checkpoint.manifest import Manifest, Node
 from flor.errors import DamagedCheckpoint, FlorError, UntrustedPickle
@@ -25,9 +25,6 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     "set": set,
 }
 MAPS: dict[str, Callable[[], Any]] = {"OrderedDict": OrderedDict, "Counter": Counter}
-
-
-TENSOR_ALIGNMENT = 64  # as torch has it: elsewhere, vector instructions round the ends differently
 
 
 class Lost:
@@ -53,6 +50,12 @@ class Instance(dict[str, Any]):
         return f"<attributes of a {self.type_name}: {super().__repr__()}>"
 
 
+class Given(NamedTuple):
+    """In place of a node: a value that is there already."""
+
+    value: Any
+
+
 class Decoder:
     """Makes values of one manifest. Nodes that refer to one object give one object.
 
@@ -71,21 +74,17 @@ class Decoder:
         self._leaves = leaves
         self._trusts = trusts
         self._declared = declared
-        self._made: dict[int, Any] = {}  # by the id of their nodes
+        self._made: dict[Any, Any] = {}  # by the id of their nodes; of declared ones by name
+        self._making: set[Any] = set()  # the same, but without a value yet
         self._by_id: dict[int, dict[str, Any]] | None = None
 
     def decode(self, node: Node) -> Any:
         """The value of a node. Raises DamagedCheckpoint, UntrustedPickle."""
         if not isinstance(node, dict):
-            return node
+            return node.value if isinstance(node, Given) else node
         try:
             number = node.get("id")
-            if number is None:
-                return self._make(node)
-            if number not in self._made:
-                value = self._make(node)
-                self._made[number] = value
-            return self._made[number]
+            return self._make(node) if number is None else self._once(number, node)
         except (FlorError, MemoryError):
             raise
         except Exception as error:  # what a manifest may hold is anybody's choice
@@ -93,22 +92,60 @@ class Decoder:
                 f"a {node.get('t')} in it that cannot be read: {error!r:.200}"
             ) from error
 
+    def content(self, leaf: int) -> memoryview:
+        """The bytes of a leaf, to be read only. Raises DamagedCheckpoint, IndexError."""
+        return self._leaves[leaf]
+
+    def take(self, leaf: int) -> memoryview:
+        """Its bytes in memory of their own. Raises DamagedCheckpoint, IndexError."""
+        return self._leaves.take(leaf)
+
+    def declared_node(self, name: str) -> Node:
+        """The node of a declared object. Raises DamagedCheckpoint."""
+        if name not in self._manifest.objects:
+            raise DamagedCheckpoint(f"no such declared object: {name!r:.80}")
+        return self._manifest.objects[name]
+
     def resolve(self, node: Node) -> Node:
         """The node itself, or what it refers to."""
         if not isinstance(node, dict) or node.get("t") != "ref":
             return node
-        if self._by_id is None:
-            self._by_id = {found["id"]: found for found in nodes(self._manifest) if "id" in found}
-        found = self._by_id.get(node["to"])
-        if found is None or found["t"] == "ref":
-            raise DamagedCheckpoint(f"a reference to nothing: {node['to']!r}")
-        return found
+        try:
+            if self._by_id is None:
+                found = nodes(self._manifest)
+                self._by_id = {node["id"]: node for node in found if "id" in node}
+            referred = self._by_id.get(node["to"])
+        except Exception as error:  # what a manifest may hold is anybody's choice
+            raise DamagedCheckpoint(f"a reference that cannot be read: {error!r:.200}") from error
+        if referred is None or referred.get("t") == "ref":
+            raise DamagedCheckpoint(f"a reference to nothing: {node['to']!r:.80}")
+        return referred
+
+    def _once(self, key: Any, node: dict[str, Any]) -> Any:
+        """The value of a node that is met more than once."""
+        if key in self._made:
+            return self._made[key]
+        if key in self._making:
+            if node["t"] != "state" and not isinstance(key, tuple):
+                raise DamagedCheckpoint(f"a {node['t']} that contains itself")
+            return self.lost("contains itself")
+        before = len(self._made)
+        self._making.add(key)
+        try:
+            self._made[key] = self._make(node)
+        except BaseException:
+            while len(self._made) > before:  # what was made since may hold what is half made
+                self._made.popitem()
+            raise
+        finally:
+            self._making.discard(key)
+        return self._made[key]
 
     def _make(self, node: dict[str, Any]) -> Any:
-        name = MAKERS.get(node["t"])
-        if name is None:
-            raise DamagedCheckpoint(f"no such kind of value: {node['t']!r}")
-        return getattr(self, name)(node)
+        make = MAKERS.get(node["t"])
+        if make is None:
+            raise DamagedCheckpoint(f"no such kind of value: {node['t']!r:.80}")
+        return make(self, node)
 
     def _done(self, node: dict[str, Any], value: Any) -> Any:
         if "id" in node:
@@ -120,10 +157,23 @@ class Decoder:
 
     def _as_declared(self, node: dict[str, Any]) -> Any:
         name = node["name"]
-        return self._declared.get(name, Lost(f"is {name!r}, which was not asked for"))
+        if name in self._declared:
+            return self._declared[name]
+        found = self.declared_node(name)
+        if not isinstance(found, dict):
+            return found
+        return self._once(found.get("id", (name,)), found)  # JSON has no tuples: no id is one
 
     def _missing(self, node: dict[str, Any]) -> Any:
-        return Lost(node["why"])
+        return self.lost(node["why"])
+
+    def lost(self, why: str) -> Any:
+        """What stands for a value that the checkpoint does not hold."""
+        return Lost(why)
+
+    def empty(self, type_name: str) -> Any:
+        """What stands for an object of the user's own class, still without attributes."""
+        return Instance(type_name)
 
     def _map(self, node: dict[str, Any]) -> Any:
         value = self._done(node, empty_map(node))
@@ -167,14 +217,25 @@ class Decoder:
         return {"range": range, "slice": slice}[node["t"]](*map(self.decode, node["items"]))
 
     def _instance(self, node: dict[str, Any]) -> Any:
-        value: Instance = self._done(node, Instance(node["type"]))
+        value = self._done(node, self.empty(node["type"]))
+        attributes = value if isinstance(value, Instance) else vars(value)
         for key, item in node["of"].items():
-            value[key] = self.decode(item)
+            attributes[key] = self.decode(item)
         return value
 
     def _state(self, node: dict[str, Any]) -> Any:
         """What `state_dict()` gave; the rest of it is for objects that it is restored into."""
-        return self.decode(node["of"])
+        return self.versioned(node, self.decode(node["of"]))
+
+    def versioned(self, node: dict[str, Any], state: Any) -> Any:
+        """A module's state with the versions of its parts, as `load_state_dict` looks at them."""
+        if "metadata" in node:
+            found = {key: self.decode(item) for key, item in node["metadata"].items()}
+            state._metadata = OrderedDict(
+                (key, item if isinstance(item, dict) else {"version": item})
+                for key, item in found.items()
+            )
+        return state
 
     def _loader(self, node: dict[str, Any]) -> Any:
         return self.decode(node["state"])
@@ -187,7 +248,7 @@ class Decoder:
                 "this machine: reading it can run any code. If you know who wrote it, pass "
                 "trust=True (--trust)"
             )
-        refs = [self.decode(ref) for ref in node["refs"]]
+        refs = [self._referred(ref) for ref in node["refs"]]
         try:
             return _Unpickler(io.BytesIO(content), refs).load()
         except Exception as error:
@@ -196,102 +257,25 @@ class Decoder:
                 "defines it first, in the version that wrote it"
             ) from error
 
-    # --- arrays ---------------------------------------------------------------------------------
-
-    def _array(self, node: dict[str, Any]) -> Any:
-        import numpy as np
-
-        found = np.frombuffer(self._leaves.take(node["leaf"]), dtype=np.dtype(node["dtype"]))
-        return found.reshape(node["shape"], order=node["order"])
-
-    def _number(self, node: dict[str, Any]) -> Any:
-        import numpy as np
-
-        return np.frombuffer(bytes.fromhex(node["hex"]), dtype=np.dtype(node["dtype"]))[0]
-
-    def _numpy_list(self, node: dict[str, Any]) -> list[Any]:
-        import numpy as np
-
-        return list(np.frombuffer(self._leaves[node["leaf"]], dtype=np.dtype(node["dtype"])))
-
-    def _dtype(self, node: dict[str, Any]) -> Any:
-        import numpy as np
-
-        return np.dtype(node["text"])
-
-    def _tensor(self, node: dict[str, Any]) -> Any:
-        import torch
-
-        dtype = _torch_constant(node["dtype"], torch.dtype)
-        content = self._leaves.take(node["leaf"])
-        if len(content):
-            flat = torch.frombuffer(content, dtype=dtype)
-            if flat.data_ptr() % TENSOR_ALIGNMENT:
-                flat = flat.clone()
-        else:
-            flat = torch.empty(0, dtype=dtype)
-        if "stride" in node:
-            found = flat.as_strided(node["shape"], node["stride"])
-        else:
-            found = flat.reshape(node["shape"])
-        return self._dressed(node, found)
-
-    def _sparse(self, node: dict[str, Any]) -> Any:
-        import torch
-
-        indices, values = (self.decode(part) for part in node["of"])
-        found = torch.sparse_coo_tensor(
-            indices, values, node["shape"], is_coalesced=True, check_invariants=True
-        )
-        return self._dressed(node, found)
-
-    def _meta(self, node: dict[str, Any]) -> Any:
-        import torch
-
-        dtype = _torch_constant(node["dtype"], torch.dtype)
-        return self._dressed(node, torch.empty(node["shape"], dtype=dtype, device="meta"))
-
-    def _dressed(self, node: dict[str, Any], found: Any) -> Any:
-        import torch
-
-        if node.get("type") == "Parameter":
-            return torch.nn.Parameter(found, requires_grad=node.get("grad") is not None)
-        return found.requires_grad_() if node.get("grad") == "leaf" else found
-
-    def _torch(self, node: dict[str, Any]) -> Any:
-        import torch
-
-        if node["type"] == "Size":
-            return torch.Size(node["items"])
-        if node["type"] == "device":
-            return torch.device(node["text"])
-        return _torch_constant(node["text"].removeprefix("torch."), torch.dtype)
+    def _referred(self, node: Node) -> Any:
+        """What a pickle refers to; the state of an object is not that object."""
+        if isinstance(node, dict) and node.get("t") == "declared":
+            name = node["name"]
+            found = self.declared_node(name)
+            plain = isinstance(found, dict) and found.get("t") not in OBJECTS
+            if name not in self._declared and not plain:
+                return Lost(f"is {name!r}, which was not asked for")
+        return self.decode(node)
 
     def _generator(self, node: dict[str, Any]) -> Any:
-        state, library = self.decode(node["state"]), node["library"]
-        if library == "random":
-            import random
-
-            return _set_random(random.Random(), state)  # noqa: S311
-        if library == "torch":
+        device = node.get("device")
+        if device is not None:
             import torch
 
-            if torch.device(node["device"]).type == "cuda" and not torch.cuda.is_available():
-                return Lost(f"is a random generator of {node['device']}, which is not here")
-            generator = torch.Generator(node["device"])
-            generator.set_state(state)
-            return generator
-        import numpy as np
-
-        if state["bit_generator"] not in BIT_GENERATORS:
-            raise DamagedCheckpoint(f"an unknown random generator: {state['bit_generator']!r}")
-        bits = getattr(np.random, state["bit_generator"])()
-        if library == "numpy.RandomState":
-            made = np.random.RandomState(bits)
-            made.set_state(state)
-            return made
-        bits.state = state
-        return np.random.Generator(bits)
+            if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+                return Lost(f"is a random generator of {device}, which is not here")
+        state, seeds = self.decode(node["state"]), self.decode(node.get("seeds"))
+        return generators.make(node["library"], state, seeds, device)
 
 
 def empty_map(node: dict[str, Any]) -> Any:
@@ -301,15 +285,6 @@ def empty_map(node: dict[str, Any]) -> Any:
         factory = node["factory"]
         return defaultdict(None if factory is None else FACTORIES[factory])
     return MAPS[kind]() if kind else {}
-
-
-def _torch_constant(name: str, kind: type) -> Any:
-    import torch
-
-    found = vars(torch)[name]
-    if not isinstance(found, kind):
-        raise TypeError(f"torch.{name} is no {kind.__name__}")
-    return found
 
 
 def nodes(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -327,7 +302,8 @@ def nodes(manifest: Manifest) -> Iterator[dict[str, Any]]:
             waiting += _inside(item)
 
 
-NAMED = ("grads", "buffers")  # of a module: nodes by name
+NAMED = ("grads", "buffers", "metadata")  # of a module: nodes by name
+OBJECTS = ("state", "loader", "instance")  # what a value alone is not
 
 
 def _inside(node: dict[str, Any]) -> Iterator[Node]:
@@ -337,19 +313,13 @@ def _inside(node: dict[str, Any]) -> Iterator[Node]:
         yield from (of or {}).values()
     elif of is not None:
         yield of
-    for part in ("items", "refs", "params", "optimizer", "state", "sampler"):
+    for part in ("items", "refs", "params", "optimizer", "state", "seeds", "gradient"):
         if part in node:
             yield node[part]
     for part in NAMED:
         yield from node.get(part, {}).values()
     for attributes in node.get("attributes", {}).values():
         yield from attributes.values()
-
-
-def _set_random(generator: Any, state: Any) -> Any:
-    version, internal, gauss = state
-    generator.setstate((version, tuple(internal), gauss))
-    return generator
 
 
 class _Unpickler(pickle.Unpickler):
@@ -361,35 +331,35 @@ class _Unpickler(pickle.Unpickler):
         return self._refs[pid]
 
 
-MAKERS = {
-    "ref": "_ref",
-    "declared": "_as_declared",
-    "missing": "_missing",
-    "map": "_map",
-    "dict": "_map",
-    "list": "_list",
-    "tuple": "_frozen",
-    "set": "_frozen",
-    "frozenset": "_frozen",
-    "deque": "_deque",
-    "floats": "_numbers",
-    "ints": "_numbers",
-    "bytes": "_bytes",
-    "int": "_integer",
-    "complex": "_complex",
-    "range": "_slice",
-    "slice": "_slice",
-    "instance": "_instance",
-    "state": "_state",
-    "loader": "_loader",
-    "pickle": "_pickle",
-    "array": "_array",
-    "number": "_number",
-    "numbers": "_numpy_list",
-    "dtype": "_dtype",
-    "tensor": "_tensor",
-    "sparse": "_sparse",
-    "meta": "_meta",
-    "torch": "_torch",
-    "generator": "_generator",
+MAKERS: dict[str, Callable[[Decoder, dict[str, Any]], Any]] = {
+    "ref": Decoder._ref,
+    "declared": Decoder._as_declared,
+    "missing": Decoder._missing,
+    "map": Decoder._map,
+    "dict": Decoder._map,
+    "list": Decoder._list,
+    "tuple": Decoder._frozen,
+    "set": Decoder._frozen,
+    "frozenset": Decoder._frozen,
+    "deque": Decoder._deque,
+    "floats": Decoder._numbers,
+    "ints": Decoder._numbers,
+    "bytes": Decoder._bytes,
+    "int": Decoder._integer,
+    "complex": Decoder._complex,
+    "range": Decoder._slice,
+    "slice": Decoder._slice,
+    "instance": Decoder._instance,
+    "state": Decoder._state,
+    "loader": Decoder._loader,
+    "pickle": Decoder._pickle,
+    "array": blocks.array,
+    "number": blocks.number,
+    "numbers": blocks.numbers,
+    "dtype": blocks.numpy_type,
+    "tensor": blocks.tensor,
+    "sparse": blocks.sparse,
+    "meta": blocks.meta,
+    "torch": blocks.torch_value,
+    "generator": Decoder._generator,
 }

@@ -132,9 +132,7 @@ class CudaDevices:
 
     def fits(self) -> bool:
         """Whether the pinned memory is there; `reserve` makes it."""
-        return all(
-            _room_of(flat) >= _needed(flat) for flat in self._flats.values() if flat.tensors
-        )
+        return all(_room_of(flat) >= _needed(flat) for flat in self._flats.values() if flat.tensors)
 
     def launch(self, staging: Staging) -> None:
         """Start the copies, and tell the leaves where their bytes will be."""

@@ -10,11 +10,11 @@ the script has imported them. `flor.checkpoint.decoding` is the way back.
 | `list`, `tuple`, `set`, `frozenset`, `deque` | `items`; `maxlen` of a deque |
 | `floats`, `ints`, `numbers` | a long list of numbers: `leaf`; `dtype` of NumPy's |
 | `complex`, `int`, `range`, `slice`, `bytes` | |
-| `tensor`, `array` | `leaf`, `dtype`, `shape`, `stride`? … |
+| `tensor`, `array` | `leaf`, `dtype`, `shape`, `stride`? …; `gradient` of a leaf of a graph |
 | `number` | one of NumPy's: `dtype`, `hex` |
 | `state` | `of`: what `state_dict()` gave; `type`; more for modules and optimizers |
 | `instance` | `of`: the attributes of an object of the user's own class, without code to run |
-| `generator` | a random generator: `library`, `state` |
+| `generator` | a random generator: `library`, `state`; `seeds`, which its children come from |
 | `pickle` | `leaf`, `type`, `refs`: nodes it refers to; **runs code when it is read** |
 | `declared` | `name`: it is that declared object |
 | `ref` | `to`: the node with this `id`: the same object |
@@ -79,14 +79,17 @@ class Encoder:
         self._ids = count(1)
         self._depth = 0
         self._hashed = False  # what is encoded is a key, or in a set
+        self._root: int | None = None  # the declared object that is encoded
 
     def root(self, name: str, value: Any) -> Node:
         """The node of a declared object: its own name stands for it everywhere else."""
-        self._declared.pop(identity(value), None)
+        self._root = identity(value)
+        self._declared.pop(self._root, None)
         try:
             return self.encode(value, name)
         finally:
             self._declared[identity(value)] = name
+            self._root = None
 
     def encode(self, value: Any, name: str) -> Node:
         """The node of a value; what in it cannot be captured is a node `missing`, and listed."""
@@ -109,14 +112,14 @@ class Encoder:
         self._memo[identity(value)] = node
         self._kept.append(value)
         self._depth += 1
+        kept, missing = len(self._kept), len(self.missing)
         try:
             if self._depth > MAX_DEPTH:
                 raise Uncapturable(f"is nested more than {MAX_DEPTH} levels deep")
             node.update(self._encode(value, kind, name))
-        except Uncapturable as error:
-            node.update(self._lost(name, str(error)))
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
-            node.update(self._lost(name, f"cannot be read: {type(error).__name__}: {error}"))
+            self._forget(kept, missing)
+            node.update(self._lost(name, _reason(error)))
         finally:
             self._depth -= 1
         return node
@@ -128,10 +131,10 @@ class Encoder:
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
         try:
             node = arrays.encode_tensor(self, value, name)
-        except Uncapturable as error:
-            node = self._lost(name, str(error))
+            if self.with_gradients and node.get("grad") == "leaf":
+                node["gradient"] = self.encode(value.grad, f"{name}.grad")
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
-            node = self._lost(name, f"cannot be read: {type(error).__name__}: {error}")
+            node = self._lost(name, _reason(error))
         self._memo[identity(value)] = node
         self._kept.append(value)
         return node
@@ -146,10 +149,15 @@ class Encoder:
             self.pure = pure
         if len(self.missing) == missing:
             return node
+        self._forget(kept, missing)
+        return UNFIT
+
+    def _forget(self, kept: int, missing: int) -> None:
+        """Drop what was encoded since there were so many: where it is met again, it is anew."""
         del self.missing[missing:]
         for item in self._kept[kept:]:
             self._memo.pop(identity(item), None)
-        return UNFIT
+        del self._kept[kept:]
 
     def _lost(self, name: str, why: str) -> dict[str, Any]:
         why = why.partition("\n")[0][:300]
@@ -162,11 +170,13 @@ class Encoder:
             return encode(self, value, name)
         found = arrays.encode(self, value, name)
         if found is not None:
+            if self.with_gradients and found.get("grad") == "leaf":
+                found["gradient"] = self.encode(value.grad, f"{name}.grad")
             return found
         if isinstance(value, OPAQUE):
             raise Uncapturable(f"is a {kind.__name__}, which is code rather than state")
         is_loader = modules.is_loader(value)
-        if is_loader or modules.has_state(value):
+        if is_loader or modules.has_state(value) or self._hands_on(value):
             if self._hashed:
                 raise Uncapturable("is found by its identity, which a checkpoint cannot keep")
             encode_it = modules.encode_loader if is_loader else modules.encode_state
@@ -176,6 +186,10 @@ class Encoder:
             of = {key: self.encode(item, f"{name}.{key}") for key, item in attributes.items()}
             return {"t": "instance", "type": type_name(kind), "of": of}
         return self._pickle(value, name)
+
+    def _hands_on(self, value: Any) -> bool:
+        """Whether it is a declared object that gives its state though its type does not."""
+        return identity(value) == self._root and modules.hands_on_state(value)
 
     # --- containers -----------------------------------------------------------------------------
 
@@ -268,6 +282,13 @@ class Encoder:
             "leaf": leaf,
             "refs": pickler.refs,
         }
+
+
+def _reason(error: Exception) -> str:
+    """Why a value cannot be captured."""
+    if isinstance(error, Uncapturable):
+        return str(error)
+    return f"cannot be read: {type(error).__name__}: {error}"
 
 
 class _Pickler(pickle.Pickler):

@@ -1,18 +1,19 @@
 """The bytes of a manifest's leaves, from the store, checked.
 
-Large leaves are mapped privately: nothing is read twice, and whoever changes them changes only his
-copy. Checking is done for all of them at once, on several threads, since it is what takes the time.
+Large objects are mapped privately: nothing is read twice, and whoever changes them changes only
+his copy. An object is opened once for all its leaves. Checking is done for all of them at once, on
+several threads, since it is what takes the time.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from flor.checkpoint import memory
 from flor.checkpoint.manifest import Leaf
 from flor.errors import DamagedCheckpoint, ObjectMissing
 from flor.objects import ObjectStore
@@ -30,7 +31,8 @@ class Leaves:
     def __init__(self, store: ObjectStore, leaves: Sequence[Leaf]) -> None:
         self._store = store
         self._leaves = leaves
-        self._content: dict[int, memoryview] = {}
+        self._content: dict[int, memoryview] = {}  # of leaves that were checked
+        self._objects: dict[str, tuple[Path, memoryview]] = {}  # that are open
         self._sharing: dict[str, list[int]] = {}  # the leaves of each object
         for number, leaf in enumerate(leaves):
             self._sharing.setdefault(leaf.digest, []).append(number)
@@ -38,23 +40,22 @@ class Leaves:
     def load(self, wanted: Sequence[int] | None = None, progress: Progress | None = None) -> None:
         """Open and check leaves (default: all). Raises DamagedCheckpoint, BucketError."""
         numbers = range(len(self._leaves)) if wanted is None else wanted
-        missing = [number for number in numbers if number not in self._content]
         by_object: dict[str, list[int]] = {}
-        for number in missing:
-            by_object.setdefault(self._leaves[number].digest, []).append(number)
+        for number in numbers:
+            if number not in self._content:
+                by_object.setdefault(self._leaves[number].digest, []).append(number)
         threads = min(THREADS, _cores(), max(len(by_object), 1))
         with ThreadPoolExecutor(threads) as pool:
-            for numbers_of, contents in pool.map(self._open, by_object.values()):
-                self._content.update(zip(numbers_of, contents, strict=True))
+            for size_bytes in pool.map(self._read, by_object.values()):
                 if progress is not None:
-                    progress(sum(len(content) for content in contents))
+                    progress(size_bytes)
 
     def __getitem__(self, number: int) -> memoryview:
         """The leaf's bytes, to be read only."""
         if number not in self._content:
             if not 0 <= number < len(self._leaves):
                 raise IndexError(f"the checkpoint has no leaf {number}")
-            self.load([number])
+            self._read([number])
         return self._content[number]
 
     def take(self, number: int) -> memoryview:
@@ -63,21 +64,30 @@ class Leaves:
         content = self[number]
         if len(content) < MAP_ABOVE:
             return memoryview(bytearray(content))
-        for other in self._sharing[self._leaves[number].digest]:
+        digest = self._leaves[number].digest
+        del self._objects[digest]
+        for other in self._sharing[digest]:
             self._content.pop(other, None)
         return content
 
-    def _open(self, numbers: list[int]) -> tuple[list[int], list[memoryview]]:
-        """The contents of leaves of one object."""
-        digest = self._leaves[numbers[0]].digest
-        try:
-            path = self._store.local(digest)
-            whole = _map(path)
-        except (ObjectMissing, OSError) as error:
-            raise DamagedCheckpoint(
-                f"an object of the checkpoint cannot be read: {error}"
-            ) from error
-        return numbers, [self._checked(path, whole, self._leaves[number]) for number in numbers]
+    def _read(self, numbers: list[int]) -> int:
+        """Check leaves of one object; how many bytes they are."""
+        path, whole = self._open(self._leaves[numbers[0]].digest)
+        for number in numbers:
+            self._content[number] = self._checked(path, whole, self._leaves[number])
+        return sum(self._leaves[number].size_bytes for number in numbers)
+
+    def _open(self, digest: str) -> tuple[Path, memoryview]:
+        found = self._objects.get(digest)
+        if found is None:
+            try:
+                path = self._store.local(digest)
+                found = self._objects[digest] = (path, _map(path))
+            except (ObjectMissing, OSError) as error:
+                raise DamagedCheckpoint(
+                    f"an object of the checkpoint cannot be read: {error}"
+                ) from error
+        return found
 
     def _checked(self, path: Path, whole: memoryview, leaf: Leaf) -> memoryview:
         content = whole[leaf.offset : leaf.offset + leaf.size_bytes]
@@ -91,13 +101,13 @@ class Leaves:
 
 
 def _map(path: Path) -> memoryview:
-    size_bytes = path.stat().st_size
-    if size_bytes < MAP_ABOVE:
-        return memoryview(bytearray(path.read_bytes()))
     with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes < MAP_ABOVE:
+            return memoryview(bytearray(file.read()))
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-        return memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY))
+        return memory.of_file(file.fileno(), size_bytes)
 
 
 def _cores() -> int:

@@ -26,7 +26,7 @@ FOREIGN, MODULE, OPTIMIZER, REST, LATE = range(5)  # in this order: what may fai
 
 def fit_state(restoration: Restoration, name: str, target: Any, node: dict[str, Any]) -> Any:
     """Make ready what gives the object its state; the object itself. Raises RestoreError."""
-    if target is ABSENT or not modules.has_state(target):
+    if target is ABSENT or not modules.hands_on_state(target):
         raise RestoreError(
             f"{name} is the state of a {node['type']} in the checkpoint; there has to be one "
             f"that takes it, and here is {kind_of(target)}"

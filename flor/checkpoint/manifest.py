@@ -1,7 +1,7 @@
 """The document of one checkpoint: what it holds, and where the bytes are.
 
 A manifest is JSON, stored as an object like any other; the journal's `checkpoint` line names it and
-is written last. It holds nodes (see `flor.checkpoint.codecs`), whose bytes are leaves: places in
+is written last. It holds nodes (see `flor.checkpoint.encoding`), whose bytes are leaves: places in
 objects. Nothing here touches a file.
 """
 

@@ -24,7 +24,7 @@ FAULT_BYTES = 16 * 1024 * 1024  # faulted in at a time
 SPARE = 0.3  # of the memory that is available, left to the training
 _POPULATE_WRITE = 23  # madvise; Linux 5.14
 
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
@@ -54,6 +54,20 @@ def view(address: int, size_bytes: int, *, writable: bool = False) -> memoryview
     # A ctypes array would be a new type for each size, which only a garbage collector frees.
     found: memoryview = _view(address, size_bytes, _PYBUF_WRITE if writable else _PYBUF_READ)
     return found
+
+
+def of_file(fd: int, size_bytes: int) -> memoryview:
+    """A file's bytes, to be read and changed; the file is not. Unlike with the module `mmap`, no
+    descriptor stays open for it. Raises OSError."""
+    found = _libc.mmap(
+        *(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE), *(mmap.MAP_PRIVATE, fd, 0)
+    )
+    if found in (None, ctypes.c_void_p(-1).value):
+        number = ctypes.get_errno()
+        raise OSError(number, f"no memory for {size_bytes:,} bytes of it: {os.strerror(number)}")
+    content = (ctypes.c_ubyte * size_bytes).from_address(found)
+    weakref.finalize(content, _libc.munmap, found, size_bytes).atexit = False
+    return memoryview(content).cast("B")
 
 
 class Segment:

@@ -1,9 +1,10 @@
 """Objects with `state_dict`, and what modules and optimizers hold besides it.
 
 `state_dict` is what a training saves; it is not all that a continued training needs. Of a module
-go with it: parameters that are frozen, gradients that are still to be used, buffers that are not
-saved, the training mode, and plain attributes (a dropout rate that is annealed, a hidden state that
-is carried on). Of an optimizer: parameters that belong to no captured module.
+go with it: the versions of its parts, by which they read states of older ones, parameters that are
+frozen, gradients that are still to be used, buffers that are not saved, the training mode, and
+plain attributes (a dropout rate that is annealed, a hidden state that is carried on). Of an
+optimizer: parameters that belong to no captured module.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ SIMPLE = (
 
 
 def has_state(value: Any) -> bool:
-    """Whether it is an object that can give and take its state."""
+    """Whether objects of its type give and take their state. None of their code runs."""
+    kind = type(value)
+    return callable(getattr(kind, "state_dict", None)) and hasattr(kind, "load_state_dict")
+
+
+def hands_on_state(value: Any) -> bool:
+    """Whether this very object does, if only by what it wraps. It is asked, which may run code."""
     return callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict")
 
 
@@ -74,6 +81,9 @@ def parts_of(scheduler: Any) -> list[str]:
 def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, Any]:
     state = module.state_dict()
     found: dict[str, Any] = {"of": encoder.encode(state, name)}
+    metadata = getattr(state, "_metadata", None)
+    if metadata:
+        found["metadata"] = {key: _version(encoder, item, name) for key, item in metadata.items()}
     parameters = dict(module.named_parameters())
     encoder.covered.update(map(identity, parameters.values()), map(identity, module.buffers()))
     frozen = [key for key, item in parameters.items() if not item.requires_grad]
@@ -102,6 +112,13 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     if attributes:
         found["attributes"] = attributes
     return found
+
+
+def _version(encoder: Encoder, metadata: dict[str, Any], name: str) -> Node:
+    """What a part of a module says about its state: a number, unless it is more than that."""
+    usual = type(metadata) is dict and len(metadata) == 1
+    version = metadata.get("version") if usual else None
+    return version if type(version) is int else encoder.encode(metadata, f"{name}._metadata")
 
 
 def _attributes(encoder: Encoder, module: Any, internal: Any, name: str) -> dict[str, Node]:
@@ -134,6 +151,10 @@ def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[An
     return found
 
 
+LOADER_PARTS = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
+LOADER_TYPES = {"generator": "Generator", "epoch": "int"}  # of what is captured of each
+
+
 def is_loader(value: Any) -> bool:
     """Whether it is torch's DataLoader, without a state_dict of its own."""
     data = sys.modules.get("torch.utils.data")
@@ -149,13 +170,8 @@ def encode_loader(encoder: Encoder, loader: Any, name: str) -> dict[str, Any]:
     torch = sys.modules["torch"]
     state: dict[str, Any] = {}
     batches = getattr(loader, "batch_sampler", None)
-    parts = {
-        "": loader,
-        "sampler": getattr(loader, "sampler", None),
-        "batch_sampler": batches,
-        "batch_sampler.sampler": getattr(batches, "sampler", None),
-    }
-    for part, item in parts.items():
+    parts = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    for part, item in zip(LOADER_PARTS, parts, strict=True):
         if isinstance(getattr(item, "generator", None), torch.Generator):
             state[f"{part}.generator"] = item.generator
         if part and type(getattr(item, "epoch", None)) is int:

@@ -7,17 +7,18 @@ optimizer share stays one. Only objects that consist of attributes are made anew
 
 from __future__ import annotations
 
-import copy
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from flor.checkpoint import arrays, modules, optimizers
+from flor.checkpoint import arrays, generators, modules, optimizers
 from flor.checkpoint.capturable import has_only_attributes
-from flor.checkpoint.decoding import Decoder, Instance, Lost, empty_map
+from flor.checkpoint.claims import Claims
+from flor.checkpoint.decoding import OBJECTS, Decoder, Instance, Lost, empty_map
+from flor.checkpoint.loading import FOREIGN, REST, fit_state
 from flor.checkpoint.manifest import Node
+from flor.checkpoint.modules import LOADER_TYPES
 from flor.checkpoint.targets import (
     ABSENT,
     CHANGEABLE,
@@ -25,15 +26,12 @@ from flor.checkpoint.targets import (
     kind_of,
     part_of,
     replace_content,
-    state_setter,
     takes_tensor,
     to_device,
     unfit,
     without_init,
 )
-from flor.errors import RestoreError
-
-FOREIGN, MODULE, OPTIMIZER, REST = range(4)  # in this order: what may fail goes first
+from flor.errors import DamagedCheckpoint, FlorError, RestoreError
 
 
 class Step(NamedTuple):
@@ -45,21 +43,47 @@ class Step(NamedTuple):
     undo: Callable[[], object] | None = None
 
 
+class Maker(Decoder):
+    """Makes what objects are given: nothing in it stands for something else."""
+
+    def lost(self, why: str) -> Any:
+        raise RestoreError(f"a part of it is not in this checkpoint: it {why}")
+
+    def empty(self, type_name: str) -> Any:
+        return without_init("a part of it", type_name)
+
+
 class Restoration:
     """`add` each object, which reads and compares, then `apply` all of it."""
 
-    def __init__(self, decoder: Decoder, targets: Mapping[str, Any]) -> None:
-        self._decoder = decoder
-        self._targets = targets
+    def __init__(self, decoder: Maker, targets: Mapping[str, Any]) -> None:
+        self.decoder = decoder
+        self.targets = dict(targets)
+        self.claims = Claims(decoder.content)
         self._steps: list[Step] = []
         self._fitted: dict[int, Any] = {}  # what stands for a node, by its id
         self._taken: dict[int, Any] = {}  # targets that have their value, by their id
-        self._memory: dict[int, set[tuple[int, Any]]] = {}  # theirs: addresses and leaves
         self._asked = False  # for the target itself, not for what is in it
 
     def add(self, name: str, target: Any, node: Node) -> None:
-        """Make an object's restoration ready. Raises RestoreError where the state does not fit."""
-        found = self._decoder.resolve(node)
+        """Make an object's restoration ready.
+
+        Raises RestoreError where the state does not fit, DamagedCheckpoint, UntrustedPickle.
+        """
+        try:
+            self._add(name, target, node)
+        except (FlorError, MemoryError):
+            raise
+        except Exception as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's
+                raise RestoreError(f"there is no room for {name}: {error}") from error
+            # What a manifest may hold is anybody's choice.
+            raise DamagedCheckpoint(
+                f"{name} cannot be read in this checkpoint: {error!r:.200}"
+            ) from error
+
+    def _add(self, name: str, target: Any, node: Node) -> None:
+        found = self.decoder.resolve(node)
         kind = found["t"] if isinstance(found, dict) else None
         if kind == "missing":
             raise RestoreError(f"{name} is not in this checkpoint: it {found['why']}")
@@ -74,18 +98,13 @@ class Restoration:
         """Change the objects. Raises RestoreError."""
         done: list[Step] = []
         for step in sorted(self._steps, key=lambda step: step.rank):
+            done.append(step)
             try:
-                done.append(step)
                 step.run()
             except Exception as error:
-                for earlier in reversed(done):
-                    if earlier.undo is not None:
-                        earlier.undo()
-                firm = sorted({item.name for item in done[:-1] if item.undo is None})
-                changed = f"; {', '.join(firm)} were restored already" if firm else ""
                 raise RestoreError(
                     f"{step.name} did not take the state of the checkpoint: "
-                    f"{type(error).__name__}: {error}{changed}"
+                    f"{type(error).__name__}: {error}{_take_back(done)}"
                 ) from error
 
     def fit(self, name: str, target: Any, node: Node) -> Any:
@@ -93,7 +112,7 @@ class Restoration:
 
         Shared values stay shared, as far as the places where they stand can be written.
         """
-        node = self._decoder.resolve(node)
+        node = self.decoder.resolve(node)
         if not isinstance(node, dict):
             return node
         number = node.get("id")
@@ -101,36 +120,32 @@ class Restoration:
             return self._fitted[number]
         if id(target) in self._taken and node["t"] not in ("declared", "missing", "state"):
             target = ABSENT  # one object here, several in the checkpoint
-        if arrays.is_block(target) and "leaf" in node:
-            target = self._own(target, node, asked=self._asked)
+        both_blocks = arrays.is_block(target) and node["t"] in ("tensor", "array")
+        if both_blocks and not self.claims.take(target, node, asked=self._asked):
+            target = ABSENT
         self._asked = False
         return FITS.get(node["t"], Restoration._value)(self, name, target, node)
 
-    def _own(self, target: Any, node: dict[str, Any], *, asked: bool) -> Any:
-        """The tensor or array, or ABSENT if its memory takes something else.
-
-        A dictionary that holds the weights themselves now may have held copies of earlier ones.
-        """
-        known = self._memory.setdefault(arrays.origin(target), set())
-        place = (arrays.address(target), node["leaf"])
-        if known and place not in known and not asked:
-            return ABSENT
-        known.add(place)
-        return target
-
-    def _keep(self, node: dict[str, Any], value: Any) -> Any:
+    def keep(self, node: dict[str, Any], value: Any) -> Any:
         """`value` stands for the node from now on."""
         self._taken[id(value)] = value
         if "id" in node:
             self._fitted[node["id"]] = value
         return value
 
-    def _then(self, rank: int, name: str, run: Callable[[], object]) -> None:
-        self._steps.append(Step(rank, name, run))
+    def then(
+        self,
+        rank: int,
+        name: str,
+        run: Callable[[], object],
+        undo: Callable[[], object] | None = None,
+    ) -> None:
+        """`run` is a part of what `apply` does."""
+        self._steps.append(Step(rank, name, run, undo))
 
-    def _set(self, name: str, owner: Any, attributes: dict[str, Any]) -> None:
+    def set_attributes(self, name: str, owner: Any, attributes: dict[str, Any]) -> None:
         """Without descriptors or `__setattr__`: no code of the user's runs."""
-        self._then(REST, name, lambda: vars(owner).update(attributes))
+        self.then(REST, name, lambda: vars(owner).update(attributes))
 
     # --- what stands by itself ------------------------------------------------------------------
 
@@ -140,7 +155,7 @@ class Restoration:
         return target
 
     def _declared(self, name: str, target: Any, node: dict[str, Any]) -> Any:
-        found = self._targets.get(node["name"], target)
+        found = self.targets.get(node["name"], target)
         if found is ABSENT:
             raise RestoreError(
                 f"{name} is {node['name']!r} in the checkpoint: give that too, "
@@ -148,52 +163,64 @@ class Restoration:
             )
         return found
 
+    def _insist_on(self, name: str, declared: str) -> None:
+        """An object that a pickle refers to has to be given: it cannot be made of its state."""
+        found = self.decoder.declared_node(declared)
+        plain = isinstance(found, dict) and found["t"] not in OBJECTS
+        if declared not in self.targets and not plain:
+            raise RestoreError(
+                f"{name} holds {declared!r}: give that too, {declared}=…, so that it can be put "
+                "there"
+            )
+
     def _value(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         """Anything that is replaced rather than changed, unless it is a container."""
-        value = self._decoder.decode(node)
+        value = self.decoder.decode(node)
         if type(target) is type(value) and isinstance(value, CHANGEABLE):
-            self._then(REST, name, lambda: replace_content(target, value))
-            return self._keep(node, target)
-        return self._keep(node, value)
+            self.then(REST, name, lambda: replace_content(target, value))
+            return self.keep(node, target)
+        return self.keep(node, value)
 
     # --- tensors, arrays, generators ------------------------------------------------------------
 
     def _tensor(self, name: str, target: Any, node: dict[str, Any]) -> Any:
-        value = self._decoder.decode(node)
+        value = self.decoder.decode(node)
         if not takes_tensor(target, value):
-            return self._keep(node, to_device(value, node.get("device")))
+            return self.keep(node, to_device(value, node.get("device")))
 
         def run() -> None:
             optimizers.copy(target, value)
             if target.is_leaf and target.is_floating_point():
                 target.requires_grad_(node.get("grad") is not None)
+            if target.is_leaf and "gradient" in node:
+                target.grad = None if value.grad is None else value.grad.to(target.device)
 
-        self._then(REST, name, run)
-        return self._keep(node, target)
+        self.then(REST, name, run)
+        return self.keep(node, target)
 
     def _array(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         import numpy as np
 
-        value = self._decoder.decode(node)
+        value = self.decoder.decode(node)
         fits = (
             isinstance(target, np.ndarray)
             and (target.shape, target.dtype) == (value.shape, value.dtype)
             and target.flags.writeable
         )
         if not fits:
-            return self._keep(node, value)
-        self._then(REST, name, lambda: np.copyto(target, value))
-        return self._keep(node, target)
+            return self.keep(node, value)
+        self.then(REST, name, lambda: np.copyto(target, value))
+        return self.keep(node, target)
 
     def _generator(self, name: str, target: Any, node: dict[str, Any]) -> Any:
-        value = self._decoder.decode(node)
+        value = self.decoder.decode(node)
         if isinstance(value, Lost):
             return self._missing(name, target, {"why": value.why})
-        set_state = state_setter(target, value)
+        set_state = generators.setter(target, value)
         if set_state is None:
-            return self._keep(node, value)
-        self._then(REST, name, set_state)
-        return self._keep(node, target)
+            return self.keep(node, value)
+        self.then(REST, name, set_state)
+        return self.keep(node, target)
 
     # --- containers -----------------------------------------------------------------------------
 
@@ -204,12 +231,12 @@ class Restoration:
         if kind is deque and found is not ABSENT and found.maxlen != node["maxlen"]:
             found = ABSENT
         if found is ABSENT:
-            value = self._keep(node, [] if kind is list else deque(maxlen=node["maxlen"]))
+            value = self.keep(node, [] if kind is list else deque(maxlen=node["maxlen"]))
             value.extend(self._items(name, (), node))
             return value
-        self._keep(node, found)
+        self.keep(node, found)
         items = self._items(name, list(found), node)
-        self._then(REST, name, lambda: replace_content(found, items))
+        self.then(REST, name, lambda: replace_content(found, items))
         return found
 
     def _items(self, name: str, there: Any, node: dict[str, Any]) -> list[Any]:
@@ -222,20 +249,20 @@ class Restoration:
         there = target if type(target) is tuple else ()
         items = self._items(name, there, node)
         same = len(items) == len(there) and all(a is b for a, b in zip(items, there, strict=True))
-        return self._keep(node, there if same else tuple(items))
+        return self.keep(node, there if same else tuple(items))
 
     def _set_of(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         kind = {"set": set, "frozenset": frozenset}[node["t"]]
         value = kind(self._items(name, (), node))
         if type(target) is not set or kind is not set:
-            return self._keep(node, value)
-        self._then(REST, name, lambda: replace_content(target, value))
-        return self._keep(node, target)
+            return self.keep(node, value)
+        self.then(REST, name, lambda: replace_content(target, value))
+        return self.keep(node, target)
 
     def _map(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         empty = empty_map(node)
         found = target if type(target) is type(empty) else ABSENT
-        value = self._keep(node, empty if found is ABSENT else found)
+        value = self.keep(node, empty if found is ABSENT else found)
         if "of" in node:
             pairs = list(node["of"].items())
         else:
@@ -248,7 +275,7 @@ class Restoration:
         if found is ABSENT:
             value.update(content)
         else:
-            self._then(REST, name, lambda: replace_content(found, content))
+            self.then(REST, name, lambda: replace_content(found, content))
         return value
 
     # --- objects --------------------------------------------------------------------------------
@@ -258,7 +285,7 @@ class Restoration:
         fresh = target is ABSENT or not is_of(target, node["type"])
         if fresh:
             target = without_init(name, node["type"])
-        self._keep(node, target)
+        self.keep(node, target)
         found = {
             key: self.fit(f"{name}.{key}", vars(target).get(key, ABSENT), item)
             for key, item in node["of"].items()
@@ -266,107 +293,45 @@ class Restoration:
         if fresh:
             vars(target).update(found)  # it may be asked for its hash
         else:
-            self._set(name, target, found)
+            self.set_attributes(name, target, found)
         return target
 
     def _pickle(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         """An object takes the attributes of the one in the pickle, if they are all that it is."""
-        value = self._decoder.decode(node)
+        for ref in node["refs"]:
+            found = self.decoder.resolve(ref)
+            if isinstance(found, dict) and found["t"] == "declared":
+                self._insist_on(name, found["name"])
+        value = self.decoder.decode(node)
         kind = type(value)
         if type(target) is not kind or hasattr(kind, "__del__") or not has_only_attributes(kind):
-            return self._keep(node, value)
-        self._then(REST, name, lambda: replace_content(vars(target), vars(value)))
-        return self._keep(node, target)
+            return self.keep(node, value)
+        self.then(REST, name, lambda: replace_content(vars(target), vars(value)))
+        return self.keep(node, target)
 
     def _loader(self, name: str, target: Any, node: dict[str, Any]) -> Any:
         if not modules.is_loader(target):
-            raise RestoreError(f"{name} is a DataLoader in the checkpoint, not a {kind_of(target)}")
-        if node.get("workers"):
+            raise RestoreError(f"{name} is a DataLoader in the checkpoint, not {kind_of(target)}")
+        if node.get("workers") and modules.has_lasting_workers(target):
 
             def begin() -> None:
                 if target._iterator is None:
                     iter(target)  # it draws a number when it is made, and was there already
 
-            self._then(FOREIGN, name, begin)
+            self.then(FOREIGN, name, begin)
         for path, item in node["state"]["of"].items():
             part, _, attribute = path.rpartition(".")
+            whole = path in modules.LOADER_PARTS  # a sampler with a state of its own
+            if not whole and (part not in modules.LOADER_PARTS or attribute not in LOADER_TYPES):
+                raise DamagedCheckpoint(f"a DataLoader with {path!r:.80}")
             owner = part_of(name, target, part)
             there = part_of(name, owner, attribute)
             fitted = self.fit(f"{name}.{path}", there, item)
             if fitted is not there:
-                self._then(REST, name, partial(setattr, owner, attribute, fitted))
-        return self._keep(node, target)
-
-    # --- what has a state_dict ------------------------------------------------------------------
-
-    def _state(self, name: str, target: Any, node: dict[str, Any]) -> Any:
-        if target is ABSENT or not modules.has_state(target):
-            raise RestoreError(
-                f"{name} is the state of a {node['type']} in the checkpoint; there has to be one "
-                f"that takes it, and here is {kind_of(target)}"
-            )
-        self._keep(node, target)
-        state = self._decoder.decode(node["of"])
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(target, torch.nn.Module):
-            self._module(name, target, node, state)
-        elif torch is not None and isinstance(target, torch.optim.Optimizer):
-            self._optimizer(name, target, node, state)
-        else:
-            self._foreign(name, target, node, state)
-        return target
-
-    def _module(self, name: str, module: Any, node: dict[str, Any], state: Any) -> None:
-        decode = self._decoder.decode
-        optimizers.check_module(name, module, state)
-        self._occupy(module, self._decoder.resolve(node["of"]))
-        grads = {key: decode(item) for key, item in node.get("grads", {}).items()}
-        buffers = {key: decode(item) for key, item in node.get("buffers", {}).items()}
-        self._then(MODULE, name, lambda: module.load_state_dict(state))
-        self._then(MODULE, name, lambda: optimizers.dress_module(module, node, grads, buffers))
-        submodules = dict(module.named_modules())
-        for path, attributes in node.get("attributes", {}).items():
-            inner = submodules.get(path)
-            if inner is None:
-                continue
-            found = {
-                key: self.fit(f"{name}.{path}.{key}", vars(inner).get(key, ABSENT), item)
-                for key, item in attributes.items()
-            }
-            self._set(name, inner, found)
-
-    def _occupy(self, module: Any, of: dict[str, Any]) -> None:
-        own = module.state_dict()
-        for key, item in of.get("of", {}).items():
-            found = self._decoder.resolve(item)
-            if arrays.is_block(own.get(key)) and isinstance(found, dict) and "leaf" in found:
-                self._own(own[key], found, asked=True)
-
-    def _optimizer(self, name: str, optimizer: Any, node: dict[str, Any], state: Any) -> None:
-        optimizers.check_optimizer(name, optimizer, node)
-        decode = self._decoder.decode
-        own = [(group, index, decode(v), decode(g)) for group, index, v, g in node["params"]]
-
-        def run() -> None:
-            optimizer.load_state_dict(state)
-            optimizers.keep_types(optimizer, state)
-            for group, index, value, grad in own:
-                parameter = optimizer.param_groups[group]["params"][index]
-                optimizers.copy(parameter, value)
-                if grad is not None:
-                    parameter.grad = grad.to(parameter.device)
-
-        self._then(OPTIMIZER, name, run)
-
-    def _foreign(self, name: str, target: Any, node: dict[str, Any], state: Any) -> None:
-        """A scheduler, a scaler, a sampler…: only it knows whether the state fits."""
-        inner = self._decoder.resolve(node.get("optimizer"))
-        if inner is not None:
-            optimizers.check_scheduler(name, target, node)
-            self.fit(f"{name}.optimizer", getattr(target, "optimizer", ABSENT), inner)
-        before = _copied(target)
-        undo = None if before is None else lambda: target.load_state_dict(before)
-        self._steps.append(Step(FOREIGN, name, lambda: target.load_state_dict(state), undo))
+                if whole or type(fitted).__name__ != LOADER_TYPES[attribute]:
+                    raise unfit(f"{name}.{path}", fitted, there)
+                self.then(REST, name, partial(setattr, owner, attribute, fitted))
+        return self.keep(node, target)
 
 
 FITS: dict[str, Callable[[Restoration, str, Any, dict[str, Any]], Any]] = {
@@ -387,13 +352,19 @@ FITS: dict[str, Callable[[Restoration, str, Any, dict[str, Any]], Any]] = {
     "instance": Restoration._instance,
     "pickle": Restoration._pickle,
     "loader": Restoration._loader,
-    "state": Restoration._state,
+    "state": fit_state,
 }
 
 
-def _copied(target: Any) -> Any:
-    """The state that an object has now; None where it cannot be had."""
-    try:
-        return copy.deepcopy(target.state_dict())
-    except Exception:  # noqa: BLE001 - a foreign type may raise anything
-        return None
+def _take_back(done: list[Step]) -> str:
+    """Undo steps, as far as that is possible; how a message about it goes on."""
+    stuck = set()
+    for step in reversed(done):
+        try:
+            if step.undo is not None:
+                step.undo()
+        except Exception:  # noqa: BLE001 - a foreign type may raise anything
+            stuck.add(step.name)
+    firm = sorted({step.name for step in done[:-1] if step.undo is None})
+    told = f"; {', '.join(firm)} were restored already" if firm else ""
+    return told + (f"; {', '.join(sorted(stuck))} could not be set back" if stuck else "")

@@ -1,28 +1,30 @@
 """One `flor.checkpointing` block: sees its loops go by, and takes checkpoints of its objects.
 
-The first loop in the block is its main loop. The state of an iteration is taken where its nested
-training loop ends, so that what follows, a validation or `scheduler.step()`, can be run again on
-the state that it saw; without a nested loop, at the iteration's end.
+The first loop in the block is its main loop. The state of an iteration is taken where the first
+nested loop ends that trains in it, so that what follows, a validation or `scheduler.step()`, can be
+run again on the state that it saw; without such a loop, at the iteration's end. Where other loops
+may have trained after the last checkpoint, the state at the main loop's end is taken as well.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flor.checkpoint import devices, load, memory, modules, rng, sizes, variables
+from flor.checkpoint import devices, load, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
+from flor.checkpoint.declared import Declared
 from flor.checkpoint.encoding import Encoder
+from flor.checkpoint.frames import Running, is_generator, left_on_purpose, running, user_frame
 from flor.checkpoint.manifest import Frame, Leaf, Manifest, Missing
 from flor.checkpoint.policy import Policy
 from flor.checkpoint.service import Service
 from flor.checkpoint.staging import Staging
-from flor.checkpoint.variables import Place
+from flor.checkpoint.variables import Place, Reader
 from flor.checkpoint.writing import Objects, Written, write
 from flor.model import Checkpoint
 
@@ -41,23 +43,38 @@ class Ended(NamedTuple):
     stall: float
 
 
+class Moment(NamedTuple):
+    """When and where a checkpoint is taken."""
+
+    boundary: str | None
+    outer: FrameType | None  # of the main loop
+    inner: FrameType | None  # of the nested loop that has ended; or the main loop's
+    where: str  # as `Reader.changed` has it
+    final: bool
+    began: float  # on the clock
+
+
 @dataclass
 class Main:
     """The main loop that runs."""
 
     level: Level
-    code: CodeType | None
-    frame_id: int
-    line: int
+    running: Running | None  # None: outside of the user's code
     entry_rng: dict[str, Any]
     length: int | None
-    boundary: str | None = None  # the nested loop at whose end the state is taken
-    before: object = None  # what hinted at the objects' state when a nested loop began
+    trains: bool = False  # a nested loop of it was seen to
+    reached: bool = False  # such a loop has ended in this iteration
+    before: int | None = None  # what hinted at the objects' state when a nested loop began
     taken: int = -1  # the iteration of the newest checkpoint
+    seen: int | None = None  # what hinted at the objects' state then
+    outdated: bool = False  # a nested loop may have changed them since
     began: float = 0.0  # of this iteration
     stalled: float = 0.0  # in this iteration
-    nested: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)  # nested loops that ended in this iteration
+    nested: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)  # by name
+    open: dict[Level, Running] = field(default_factory=dict)  # nested loops that have not ended
+
+    def frame(self, inside: FrameType | None) -> FrameType | None:
+        return self.running.frame(inside) if self.running is not None else None
 
 
 class Scope:
@@ -66,7 +83,7 @@ class Scope:
     def __init__(self, service: Service, number: int, objects: dict[str, Any]) -> None:
         self._service = service
         self._number = number
-        self._objects = objects
+        self._declared = Declared(objects, service.warn)
         self._pid = os.getpid()
         self._main: Main | None = None
         self._staging = Staging()
@@ -90,48 +107,43 @@ class Scope:
             level.block_of = (*level.block_of, self)
             self._enter_block(main, level, frame, iterable)
 
-    def block_ended(self, level: Level, frame: FrameType, *, done: bool) -> None:
+    def block_ended(self, level: Level, caller: FrameType | None, *, done: bool) -> None:
         """A nested loop of the main loop has ended: `done`, or by `break`, or by an exception."""
         main = self._main
         if main is None or os.getpid() != self._pid or level.parent is not main.level:
             return
-        known = main.nested.get(level.name)
-        found = variables.user_frame(frame)
-        if known is None or found is None:
+        main.outdated = main.outdated or not self._declared.all_seen
+        here = main.open.pop(level, None)
+        frame = here.frame(caller) if here is not None else None
+        if frame is None or not (done or left_on_purpose(frame)):
             return
-        code, line, _ = known
-        if found.f_code is not code or not (done or self._is_break(code, line, found.f_lineno)):
+        if main.reached or not self._has_trained(main):
             return
-        if level.name in main.ended:
-            return  # it runs several times; the state is taken after the first
-        main.ended.add(level.name)
-        if self._is_boundary(main, level.name):
-            self._take(main, level.name, (found, line))
+        main.trains = main.reached = True
+        self._take(main, level.name, frame)
 
-    def iteration_ended(self, level: Level, frame: FrameType) -> float:
+    def iteration_ended(self, caller: FrameType | None) -> float:
         """An iteration of the main loop has ended; the seconds that checkpoints took of it."""
         main = self._main
         if main is None or os.getpid() != self._pid:
             return 0.0
         stalled, main.stalled = main.stalled, 0.0
-        main.ended.clear()
+        main.reached = False
         self._policy.trained(perf_counter() - main.began - stalled)
-        if main.boundary is None:
-            self._take(main, None, (variables.user_frame(frame), main.line))
+        if not main.trains:
+            self._take(main, None, main.frame(caller))
             main.stalled = 0.0
         main.began = perf_counter()
         return stalled
 
-    def main_ended(self, frame: FrameType, entries: int, *, done: bool) -> None:
+    def main_ended(self, caller: FrameType | None, entries: int, *, done: bool) -> None:
         """The main loop has ended; the next one in the block may be another main loop."""
         main, self._main = self._main, None
         if main is None or not entries or os.getpid() != self._pid:
             return
-        found = variables.user_frame(frame)
-        if found is None or found.f_code is not main.code:
-            return
-        if done or self._is_break(found.f_code, main.line, found.f_lineno):
-            self._take_final(main, found)
+        frame = main.frame(caller)
+        if done or (frame is not None and left_on_purpose(frame)):
+            self._take_final(main, frame)
 
     def close(self, *, failed: bool) -> None:
         """The block ends: what is pending is written."""
@@ -144,19 +156,18 @@ class Scope:
             self._devices.release()
 
     def _begin(self, level: Level, frame: FrameType) -> None:
-        found = variables.user_frame(frame)
-        code = found.f_code if found is not None else None
-        line = found.f_lineno if found is not None else 0
-        states = rng.states()
-        self._main = Main(level, code, id(found), line, states, level.size, began=perf_counter())
+        found = self._service.sources.runner(frame)
+        here = running(found) if found is not None else None
+        self._main = Main(level, here, rng.states(), level.size, began=perf_counter())
         level.main_of = self
+        self._declared.begin(found)
         self._prepare()
-        if code is not None:
-            self._service.prepare(code, line)
+        if here is not None:
+            self._service.prepare(here.code, here.line)
 
     def _prepare(self) -> None:
         """Memory for the copies, before the first of them is taken."""
-        guess = sizes.guess(self._objects.values())
+        guess = sizes.guess(self._declared.objects.values())
         size = guess.total()
         self._policy.expect(size, FIRST_CONTENTION)
         self._live = not memory.affordable(size)
@@ -179,12 +190,14 @@ class Scope:
         return self._devices
 
     def _enter_block(self, main: Main, level: Level, frame: FrameType, iterable: Any) -> None:
-        if level.name not in main.nested:
-            found = variables.user_frame(frame)
-            if found is None:
-                return
-            main.nested[level.name] = (found.f_code, found.f_lineno, iterable)
-            self._service.prepare(found.f_code, found.f_lineno)
+        found = self._service.sources.runner(frame)
+        if found is None:
+            return
+        here = main.open[level] = running(found)
+        known = main.nested.get(level.name)
+        main.nested[level.name] = (here.code, here.line, iterable)
+        if known is None or known[:2] != here[:2]:
+            self._service.prepare(here.code, here.line)
             if modules.is_loader(iterable) and modules.has_lasting_workers(iterable):
                 self._service.warn(
                     f"the DataLoader of loop {level.name!r} keeps its workers between epochs, and "
@@ -192,41 +205,16 @@ class Scope:
                     "order of the items, not random augmentations. persistent_workers=False "
                     "makes it exact"
                 )
-        main.before = self._hint()
+        self._declared.enter(main.frame(found), found)
+        main.before = self._declared.changes()
 
-    def _is_boundary(self, main: Main, name: str) -> bool:
-        """Whether the state is to be taken at the end of this nested loop.
-
-        It is the loop that trains, the last one that changes the objects. Where nothing tells what
-        changes them, the first one.
-        """
-        if main.boundary in (None, name):
-            main.boundary = name
-            return True
-        if main.before is not None and self._hint() != main.before:
-            main.boundary = name  # from the next iteration on
-        return False
-
-    def _hint(self) -> object:
-        """Changes when torch sees the objects change. Only chooses a place, proves nothing."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return None
-        found = []
-        for value in self._objects.values():
-            if isinstance(value, torch.nn.Module):
-                tensor = next((p for p in value.parameters() if p.requires_grad), None)
-                if tensor is not None and not tensor.is_inference():
-                    found.append(tensor._version)
-        return tuple(found) or None
-
-    def _is_break(self, code: CodeType, line: int, at: int) -> bool:
-        """Whether a loop was left by its own `break`, rather than by an exception."""
-        return at in self._service.sources.breaks(code, line)
+    def _has_trained(self, main: Main) -> bool:
+        """Whether the nested loop that has ended changed the objects, as far as can be told."""
+        return main.before is None or self._declared.changes() != main.before
 
     # --- checkpoints ----------------------------------------------------------------------------
 
-    def _take(self, main: Main, boundary: str | None, place: tuple[FrameType | None, int]) -> None:
+    def _take(self, main: Main, boundary: str | None, inner: FrameType | None) -> None:
         """Take a checkpoint, if it is worth it now."""
         began = perf_counter()
         self._collect()
@@ -239,96 +227,99 @@ class Scope:
             self._service.drain()
         so_far = began - main.began - main.stalled if boundary is not None else 0.0
         if last or self._policy.wants(so_far):
-            self._checkpoint(main, boundary, place, final=last, began=began)
+            where = "head" if boundary is None else "after"
+            outer = main.frame(inner)
+            self._checkpoint(main, Moment(boundary, outer, inner, where, last, began))
             main.stalled += perf_counter() - began
 
-    def _take_final(self, main: Main, frame: FrameType) -> None:
+    def _take_final(self, main: Main, frame: FrameType | None) -> None:
         """The state after the last iteration, unless it was taken already."""
-        if main.taken == main.level.iteration:
+        changed = main.outdated or self._declared.changes() != main.seen
+        if main.taken == main.level.iteration and not changed:
             return
         self._service.drain()
-        began = perf_counter()
-        self._checkpoint(main, None, (frame, main.line), final=True, began=began, over=True)
+        self._checkpoint(main, Moment(None, frame, frame, "after", True, perf_counter()))
 
-    def _checkpoint(
-        self,
-        main: Main,
-        boundary: str | None,
-        place: tuple[FrameType | None, int],
-        *,
-        final: bool,
-        began: float,
-        over: bool = False,
-    ) -> None:
+    def _checkpoint(self, main: Main, moment: Moment) -> None:
         """Copy the state and hand it to the background."""
-        service = self._service
-        place_of_main = service.announce(main.level)
-        at = service.elapsed()
-        before = load.sample()
-        self._staging.begin(live=self._live)
-        names = {identity(value): name for name, value in self._objects.items()}
-        encoder = Encoder(self._staging, names)
-        cuda = encoder.devices = self._cuda()
-        if cuda is not None:
-            cuda.begin()
-        encoder.with_gradients = self._keeps_gradients(main, boundary)
-        manifest = Manifest(
-            run_id=service.run_id,
-            number=service.next_number(),
-            place=place_of_main,
-            boundary=boundary,
-            final=final,
-            rng=self._encode_rng(encoder, main),
-            objects=self._encode_objects(encoder),
-            frames=self._encode_frames(encoder, main, boundary, place, over=over),
-            entry_rng={
-                name: encoder.encode(state, f"rng {name}") for name, state in main.entry_rng.items()
-            },
-        )
-        for item in encoder.missing:
-            service.warn_missing(item)
-        manifest = _with_missing(manifest, encoder.missing)
-        if cuda is not None:
-            if not cuda.fits():
-                if not final and not self._policy.unlimited:
-                    service.background.submit(cuda.reserve())  # it is larger than it seemed
-                    return
-                deque(cuda.reserve(), maxlen=0)
-            cuda.launch(self._staging)
+        before, at = load.sample(), self._service.elapsed()
+        manifest = self._encode(main, moment)
+        if not self._launch(must=moment.final or self._policy.unlimited):
+            return
         pending = self._staging.end()
-        main.taken = main.level.iteration
-        loop, iteration = main.level.id, main.level.iteration
-        cpu = service.background.cpu_seconds
+        main.taken, main.outdated = main.level.iteration, False
+        main.seen = self._declared.changes()
+        loop, background = main.level.id, self._service.background
+        cpu, stall = background.cpu_seconds, 0.0
 
         def done(written: Written, leaves: list[Leaf]) -> None:
             if not self._staging.live:
                 self._staging.remember(pending, leaves)
-            spent = service.background.cpu_seconds - cpu
+            spent = background.cpu_seconds - cpu
             self._ended.append(Ended(spent, before, load.sample(), stall))
-            service.list_checkpoint(
+            self._service.list_checkpoint(
                 Checkpoint(
-                    number=written.manifest.number,
+                    number=manifest.number,
                     manifest=written.digest,
                     loop=loop,
-                    iteration=iteration,
-                    boundary=boundary,
-                    final=final,
+                    iteration=manifest.place[-1].iteration,
+                    boundary=manifest.boundary,
+                    final=manifest.final,
                     size_bytes=written.manifest.size_bytes,
                     new_bytes=written.new_bytes,
                     stall_seconds=round(stall, 6),
                     write_seconds=round(written.ended - written.began, 6),
                     at=at,
-                    names=tuple(self._objects),
+                    names=tuple(manifest.objects),
                     scope=self._number,
                 )
             )
 
-        stall = perf_counter() - began
-        task = write(manifest, pending, self._written, done)
-        service.background.submit(task)
+        stall = perf_counter() - moment.began
+        background.submit(write(manifest, pending, self._written, done))
         if self._live:
-            service.drain()
-            stall = perf_counter() - began
+            self._service.drain()
+            stall = perf_counter() - moment.began
+
+    def _launch(self, *, must: bool) -> bool:
+        """Let the copies from CUDA devices begin; False where there is no room for them yet."""
+        if self._devices is None:
+            return True
+        if not self._devices.fits():  # it is larger than it seemed
+            if not must:
+                self._service.background.submit(self._devices.reserve())
+                return False
+            deque(self._devices.reserve(), maxlen=0)
+        self._devices.launch(self._staging)
+        return True
+
+    def _encode(self, main: Main, moment: Moment) -> Manifest:
+        """The document of a checkpoint; what it tells of is copied."""
+        service = self._service
+        self._declared.follow(moment.outer, moment.inner)
+        self._staging.begin(live=self._live)
+        names = {identity(value): name for name, value in self._declared.objects.items()}
+        encoder = Encoder(self._staging, names)
+        encoder.devices = cuda = self._cuda()
+        if cuda is not None:
+            cuda.begin()
+        encoder.with_gradients = self._keeps_gradients(main, moment.boundary)
+        manifest = Manifest(
+            run_id=service.run_id,
+            number=service.next_number(),
+            place=service.announce(main.level),
+            boundary=moment.boundary,
+            final=moment.final,
+            rng=self._encode_rng(encoder, main),
+            objects=self._encode_objects(encoder),
+            entry_rng={
+                name: encoder.encode(state, f"rng {name}") for name, state in main.entry_rng.items()
+            },
+        )
+        frames = self._encode_frames(encoder, manifest.objects, main, moment)
+        for item in encoder.missing:
+            service.warn_missing(item)
+        return replace(manifest, frames=tuple(frames), missing=tuple(encoder.missing))
 
     def _encode_rng(self, encoder: Encoder, main: Main) -> dict[str, Any]:
         found = {name: encoder.encode(state, f"rng {name}") for name, state in rng.states().items()}
@@ -339,41 +330,39 @@ class Scope:
 
     def _encode_objects(self, encoder: Encoder) -> dict[str, Any]:
         """Modules first: optimizers keep what belongs to none of them."""
-        order = sorted(self._objects.items(), key=lambda item: modules.rank(item[1]))
+        objects = self._declared.objects
+        order = sorted(objects.items(), key=lambda item: modules.rank(item[1]))
         found = {name: encoder.root(name, value) for name, value in order}
-        return {name: found[name] for name in self._objects}
+        return {name: found[name] for name in objects}
 
     def _encode_frames(
-        self,
-        encoder: Encoder,
-        main: Main,
-        boundary: str | None,
-        place: tuple[FrameType | None, int],
-        *,
-        over: bool,
-    ) -> tuple[Frame, ...]:
-        """The loop-carried variables, from the main loop's frame to the nested loop's."""
-        frame, line = place
-        own = _outer(frame, main)
-        if frame is None or own is None:
-            encoder.missing.append(Missing("variables", "the loop runs outside of the user's code"))
-            return ()
-        sources, root, loop = self._service.sources, self._service.root, main.level.name
-        outer = Place(own, main.line)
-        if frame is own:
-            where = "after" if boundary is not None or over else "head"
-            return _some(variables.read(encoder, sources, outer, where, line, loop, root))
-        here = variables.read(encoder, sources, outer, "at", own.f_lineno, loop, root)
-        inner = Place(frame, line)
-        there = variables.read(encoder, sources, inner, "after", line, boundary or loop, root)
-        return (*_some(here), *_some(there))
+        self, encoder: Encoder, objects: dict[str, Any], main: Main, moment: Moment
+    ) -> list[Frame]:
+        """The variables, from the main loop's frame to the nested loop's."""
+        outer, inner = moment.outer, moment.inner
+        if main.running is None or outer is None or inner is None:
+            reason = "runs outside of the user's own code"
+            encoder.missing.append(Missing("the variables of the loop", reason))
+            return []
+        service, line = self._service, main.running.line
+        place, but = Place(outer, line), self._declared.followed()
+        if moment.boundary is not None:
+            line = main.nested[moment.boundary][1]
+        reader = Reader(encoder, service.sources, service.root, main.level.name, objects)
+        if inner is outer:
+            return reader.changed(place, moment.where, line, but)
+        found = reader.changed(place, "at", outer.f_lineno, but)
+        for between in _between(outer, inner):
+            found += reader.passed(between)
+        reader = replace(reader, loop=moment.boundary or main.level.name)
+        return found + reader.changed(Place(inner, line), "after", line)
 
     def _keeps_gradients(self, main: Main, boundary: str | None) -> bool:
         """Whether gradients may be used after the boundary before they are cleared."""
         if boundary is not None:
             code, line, _ = main.nested[boundary]
-        elif main.code is not None:
-            code, line = main.code, main.line
+        elif main.running is not None:
+            code, line = main.running[:2]
         else:
             return True
         changes = self._service.sources.changes(code, line)
@@ -387,16 +376,12 @@ class Scope:
             self._policy.paid(ended.stall + lost + self._service.take_fork_waits())
 
 
-def _outer(frame: FrameType | None, main: Main) -> FrameType | None:
-    """The frame of the main loop, from one inside."""
-    while frame is not None and not (id(frame) == main.frame_id and frame.f_code is main.code):
-        frame = frame.f_back
-    return frame
-
-
-def _some(frame: Frame | None) -> tuple[Frame, ...]:
-    return () if frame is None else (frame,)
-
-
-def _with_missing(manifest: Manifest, missing: list[Missing]) -> Manifest:
-    return replace(manifest, missing=tuple(missing))
+def _between(outer: FrameType, inner: FrameType) -> list[FrameType]:
+    """The frames of the user's functions between two of his frames, outer first."""
+    found: list[FrameType] = []
+    frame = user_frame(inner.f_back)
+    while frame is not None and frame is not outer:
+        if not is_generator(frame.f_code) and not frame.f_code.co_name.startswith("<"):
+            found.append(frame)
+        frame = user_frame(frame.f_back)
+    return found[::-1]

@@ -71,10 +71,11 @@ class Service:
 
     def warn_missing(self, item: Missing) -> None:
         """Name once what checkpoints do not hold."""
-        if item.name not in self._named and "on a guess" not in item.reason:
-            self._named.add(item.name)
+        name = item.name.partition("[")[0]  # once for a list of many
+        if name not in self._named and "on a guess" not in item.reason:
+            self._named.add(name)
             self.warn(
-                f"checkpoints do not hold {item.name}, which {item.reason}. A replay that needs it "
+                f"checkpoints do not hold {item.name}: it {item.reason}. A replay that needs it "
                 "runs the loop from its beginning instead of resuming in the middle"
             )
 

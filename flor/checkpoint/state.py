@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flor.checkpoint import modules, rng, signing
-from flor.checkpoint.decoding import Decoder
+from flor.checkpoint import arrays, modules, rng, signing
+from flor.checkpoint.decoding import Decoder, Lost
 from flor.checkpoint.leaves import Leaves
 from flor.checkpoint.manifest import Manifest, Node
-from flor.checkpoint.restoring import Restoration
+from flor.checkpoint.restoring import Maker, Restoration
 from flor.errors import NoCheckpoint
 from flor.objects import ObjectStore
 
@@ -48,8 +48,17 @@ class State(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if self._decoder is None:
-            self._decoder = self._new_decoder({})
+            self._decoder = Decoder(self.manifest, self._leaves, self._trusts, {})
         return self._decoder.decode(self.node(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dictionary. What is there and cannot be read still raises an error."""
+        if name not in self:
+            return default
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
@@ -77,13 +86,15 @@ class State(Mapping[str, Any]):
         Raises RestoreError, NoCheckpoint, DamagedCheckpoint, UntrustedPickle.
         """
         self.check()
-        decoder = self._new_decoder(targets)
+        decoder = Maker(self.manifest, self._leaves, self._trusts, targets)
         restoration = Restoration(decoder, targets)
-        for name, target in sorted(targets.items(), key=lambda item: modules.rank(item[1])):
+        for name, target in sorted(targets.items(), key=_order):
             restoration.add(name, target, self._node_for(name, target))
-        states = self._rng_states(decoder) if with_rng else {}
+        states = self._rng_states() if with_rng else {}
+        held = {name: state for name, state in states.items() if not isinstance(state, Lost)}
+        rng.check(held)
         restoration.apply()
-        return rng.restore(states)
+        return [*rng.restore(held), *(states.keys() - held.keys())]
 
     def _node_for(self, name: str, target: Any) -> Node:
         """A DataLoader that was not declared is known by the loop that ran over it."""
@@ -99,20 +110,25 @@ class State(Mapping[str, Any]):
                 return next(iter(loaders.values()))
         return self.node(name)
 
-    def _rng_states(self, decoder: Decoder) -> dict[str, Any]:
+    def _rng_states(self) -> dict[str, Any]:
+        decoder = Decoder(self.manifest, self._leaves, self._trusts, {})
         found = self.manifest.rng.items()
         return {name: decoder.decode(v) for name, v in found if not name.startswith(LOADER)}
-
-    def _new_decoder(self, targets: Mapping[str, Any]) -> Decoder:
-        return Decoder(self.manifest, self._leaves, self._trusts, targets)
 
     def _trusts(self, number: int, content: bytes) -> bool:
         """Whether these bytes may be unpickled: the user's own, as they were signed."""
         if self._trust:
             return True
         if self._signed is None:
-            numbers = self.manifest.pickles
+            count = len(self.manifest.leaves)
+            numbers = [n for n in self.manifest.pickles if 0 <= n < count]
             digests = {number: signing.digest(self._leaves[number]) for number in numbers}
             own = signing.is_own(self.manifest.signature, digests.values())
             self._signed = digests if own else {}
         return self._signed.get(number) == signing.digest(content)
+
+
+def _order(item: tuple[str, Any]) -> tuple[int, bool]:
+    """Modules, then tensors and arrays: what else there is may share their memory."""
+    target = item[1]
+    return modules.rank(target), not arrays.is_block(target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from flor.checkpoint import arrays
@@ -24,9 +23,9 @@ def unfit(name: str, value: Any, target: Any) -> RestoreError:
             f"{name} is {shape_of(value)} in the checkpoint, and the object to restore is "
             f"{shape_of(target)}"
         )
-    kind = value.type_name if isinstance(value, Instance) else kind_of(value)
+    kind = value.type_name if isinstance(value, Instance) else type(value).__name__
     return RestoreError(
-        f"{name} is a {kind} in the checkpoint and cannot be put into a {kind_of(target)}; "
+        f"{name} is {_one(kind)} in the checkpoint and cannot be put into {kind_of(target)}; "
         f"take it from the state: flor.load(…)[{name!r}]"
     )
 
@@ -36,7 +35,12 @@ def shape_of(block: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    return "nothing" if value is ABSENT else type(value).__name__
+    """As a text reads on: a list, an int, nothing."""
+    return "nothing" if value is ABSENT else _one(type(value).__name__)
+
+
+def _one(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "AEIOUaeiou" else f"a {kind}"
 
 
 def takes_tensor(target: Any, value: Any) -> bool:
@@ -63,25 +67,12 @@ def to_device(value: Any, device: str | None) -> Any:
         return value
     moved = value.detach().to(place)
     if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(moved, requires_grad=value.requires_grad)
-    return moved.requires_grad_() if value.requires_grad else moved
-
-
-def state_setter(target: Any, value: Any) -> Callable[[], object] | None:
-    """Gives a random generator the state of another of its kind; None if it is of another."""
-    if type(target) is not type(value):
-        return None
-    if hasattr(target, "bit_generator"):
-        if type(target.bit_generator) is not type(value.bit_generator):
-            return None
-        return lambda: setattr(target.bit_generator, "state", value.bit_generator.state)
-    if hasattr(target, "get_state") and hasattr(target, "device"):
-        if target.device != value.device:
-            return None
-        return lambda: target.set_state(value.get_state())
-    if hasattr(target, "set_state"):
-        return lambda: target.set_state(value.get_state(legacy=False))
-    return lambda: target.setstate(value.getstate())
+        moved = torch.nn.Parameter(moved, requires_grad=value.requires_grad)
+    elif value.requires_grad:
+        moved.requires_grad_()
+    if value.grad is not None:
+        moved.grad = value.grad.to(place)
+    return moved
 
 
 def part_of(name: str, owner: Any, path: str) -> Any:

@@ -7,23 +7,30 @@ is ever written, and no code of the user's runs: attributes are looked up, not a
 from __future__ import annotations
 
 import ast
-import inspect
 import os
-import sys
-import types
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from flor.checkpoint import arrays
-from flor.checkpoint.capturable import UNFIT, identity
+from flor.checkpoint.capturable import identity
 from flor.checkpoint.encoding import OPAQUE, Encoder
+from flor.checkpoint.frames import (
+    NOTHING,
+    is_generator,
+    look_up,
+    may_look,
+    names_of,
+    steps,
+    user_frame,
+)
 from flor.checkpoint.manifest import Frame, Missing, Node
+from flor.checkpoint.modules import has_state
 from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
 from flor.source.liveness import live_after, live_at, live_at_head
+from flor.source.names import hands_on
 
 FAINT_BYTES = 64 * 1024  # of a value that nobody reads again; a larger one is left out
 FAINT_ITEMS = 1000
@@ -32,8 +39,8 @@ REPORTERS = (  # they carry values outwards; what they are does not decide how t
     *("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow", "tqdm", "logging", "_io"),
     *("io", "comet_ml", "neptune", "aim", "matplotlib", "rich", "flor", "dvclive", "clearml"),
     *("threading", "_thread", "queue", "subprocess", "socket", "IPython", "ipykernel"),
+    *("csv", "_csv"),
 )
-SEES_LOCALS = {"locals", "vars", "eval", "exec", "dir"}
 CONTAINERS = (list, dict, set, deque, Counter, bytearray)
 
 
@@ -76,6 +83,10 @@ class Sources:
             self._matching[code] = code_matches(self._texts[name], name, code)
         return tree if self._matching[code] else None
 
+    def has_text(self, code: CodeType) -> bool:
+        self.tree(code)
+        return bool(self._texts[code.co_filename])
+
     def changes(self, code: CodeType, line: int) -> LoopChanges | None:
         key = (code, line)
         if key not in self._changes:
@@ -92,111 +103,174 @@ class Sources:
             self._live[key] = look(tree, line) if tree is not None else frozenset()
         return self._live[key]
 
-    def breaks(self, code: CodeType, line: int) -> frozenset[int]:
-        """The lines of the `break` statements of the loop at `line`."""
+    def runner(self, frame: FrameType) -> FrameType | None:
+        """The user's frame that a loop runs in, which begins: not that of a generator around it
+        that only hands its items on."""
+        found = here = user_frame(frame)
+        while here is not None and self._hands_on(here):
+            here = user_frame(here.f_back)
+        return here or found
+
+    def _hands_on(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        if not is_generator(code) or code.co_name == "<genexpr>":
+            return is_generator(code)
         tree = self.tree(code)
-        loops = () if tree is None else _loops_at(tree, line)
-        return frozenset(
-            inner.lineno for loop in loops for inner in _own_statements(loop, ast.Break)
-        )
+        return tree is None or hands_on(tree, frame.f_lineno)
 
 
-def read(
-    encoder: Encoder, sources: Sources, place: Place, where: str, at: int, loop: str, root: str
-) -> Frame | None:
-    """The variables that the loop at `place` changes, as they are at line `at` of its frame.
+@dataclass(frozen=True)
+class Reader:
+    """Reads frames for one checkpoint: `loop` is its main loop, `objects` are its nodes so far."""
 
-    `where` tells what that line is: the loop that has just ended (`after`), the statement that runs
-    (`at`), the loop that is about to go on (`head`). None if the source is not to be had.
-    """
-    code = place.frame.f_code
-    changes = sources.changes(code, place.line)
-    if changes is None:
-        encoder.missing.append(
-            Missing(f"variables of {code.co_name}", "the source of the loop is not what runs")
-        )
-        return None
-    if not _may_look(code):
-        encoder.missing.append(
-            Missing(f"variables of {code.co_name}", "it reads its own locals(), which are left be")
-        )
-        return None
-    live = sources.live(code, at, where)
-    block: tuple[str, ...] = ()
-    if where == "after" and at != place.line:
-        inner = sources.changes(code, at)
-        block = tuple(_key(change) for change in inner.changes) if inner is not None else ()
-    values = {}
-    local = place.frame.f_locals
-    try:
-        for change in changes.changes:
-            node = _capture(encoder, change, live, local, place.frame.f_globals)
-            if node is not NOTHING:
-                values[_key(change)] = node
-    finally:
-        _let_go(code, local)
-    file = code.co_filename.removeprefix(f"{root}{os.sep}")
-    return Frame(file, code.co_name, changes.line, loop, values, block)
+    encoder: Encoder
+    sources: Sources
+    root: str
+    loop: str
+    objects: Mapping[str, Node]
 
+    def changed(self, place: Place, where: str, at: int, but: Collection[str] = ()) -> list[Frame]:
+        """The variables that the loop at `place` changes, as they are at line `at` of its frame;
+        paths in `but` are left out.
 
-NOTHING = UNFIT
+        `where` tells what that line is: the loop that has just ended (`after`), the statement that
+        runs (`at`), the loop that is about to go on (`head`). Nothing if they cannot be told.
+        """
+        code = place.frame.f_code
+        changes = self.sources.changes(code, place.line)
+        if changes is None or not may_look(code):
+            self._give_up(code, place.line)
+            return []
+        live = self.sources.live(code, at, where)
+        inner = self.sources.changes(code, at) if where == "after" and at != place.line else None
+        values = {}
+        with names_of(place.frame) as (local, module):
+            for change in changes.changes:
+                names = module if change.scope == "global" else local
+                node = NOTHING if change.path in but else self._capture(change, live, names)
+                if node is not NOTHING:
+                    values[_key(change)] = node
+        block = tuple(map(_key, inner.changes)) if inner is not None else ()
+        return [Frame(self._file(code), code.co_name, changes.line, self.loop, values, block)]
 
+    def passed(self, frame: FrameType) -> list[Frame]:
+        """The variables of a function between the two loops that it reads again.
 
-def _capture(
-    encoder: Encoder,
-    change: Change,
-    live: frozenset[str],
-    local: Any,
-    module: dict[str, Any],
-) -> Node:
-    """The node of what stands at a path; NOTHING if there is nothing to keep."""
-    value = _look_up(change.path, module if change.scope == "global" else local)
-    if value is NOTHING or isinstance(value, OPAQUE) or _is_reporter(value):
+        No loop tells which of them change, so small plain data is kept whatever it is; what the
+        function was given is its callers'.
+        """
+        code, line = frame.f_code, frame.f_lineno
+        if self.sources.tree(code) is None or not may_look(code):
+            self._give_up(code, line)
+            return []
+        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        values = {}
+        with names_of(frame) as (local, _):
+            for name in sorted(self.sources.live(code, line, "at") & set(local)):
+                value = local[name]
+                if self._is_left_out(value):
+                    continue
+                node = self.encoder.tentative(value, name) if _is_faint(value) else NOTHING
+                if node is not NOTHING:
+                    values[name] = node
+                elif name not in given:
+                    self._miss(
+                        name, f"is a variable of {code.co_name}(), which runs no loop itself"
+                    )
+        if not values:
+            return []
+        return [Frame(self._file(code), code.co_name, line, self.loop, values)]
+
+    def _capture(self, change: Change, live: frozenset[str], names: Mapping[str, Any]) -> Node:
+        """The node of what stands at a path; NOTHING if there is nothing to keep."""
+        value = look_up(change.path, names)
+        if self._is_left_out(value) or self._is_inside(change.path, names):
+            return NOTHING
+        is_live = change.path.partition(".")[0] in live or change.scope != "local"
+        name = _key(change)
+        if change.how is How.PASSED:
+            return self._guess(value, name)
+        if not is_live:
+            return self.encoder.tentative(value, name) if _is_faint(value) else NOTHING
+        if issubclass(type(value), Iterator) and not has_state(value):
+            return self._miss(name, "is an iterator in mid-course")
+        return self.encoder.encode(value, name)
+
+    def _guess(self, value: Any, name: str) -> Node:
+        """What was passed to a call: kept if it is of a kind that calls change, and small."""
+        if has_state(value):
+            return self.encoder.encode(value, name)
+        is_block = arrays.is_block(value)
+        if not (is_block or issubclass(type(value), CONTAINERS)):
+            return NOTHING
+        if arrays.size_of(value) <= GUESSED_BYTES if is_block else _is_faint(value):
+            return self.encoder.tentative(value, name)
+        self._miss(name, "was passed to a call and is too large to keep on a guess")
         return NOTHING
-    if identity(value) in encoder._declared:
-        return NOTHING  # it goes with the checkpoint anyway
-    is_live = change.path.partition(".")[0] in live or change.scope != "local"
-    name = _key(change)
-    if change.how is How.PASSED:
-        return _guessed(encoder, value, name)
-    if not is_live:
-        return encoder.tentative(value, name) if _is_faint(value) else NOTHING
-    if _is_consumed(value):
-        encoder.missing.append(Missing(name, "is an iterator in mid-course"))
-        return {"t": "missing", "why": "is an iterator in mid-course"}
-    return encoder.encode(value, name)
+
+    def _is_left_out(self, value: Any) -> bool:
+        """Whether it is no state, or goes with the checkpoint anyway."""
+        declared = self.encoder._declared
+        no_state = value is NOTHING or issubclass(type(value), OPAQUE) or _is_reporter(value)
+        return no_state or identity(value) in declared
+
+    def _is_inside(self, path: str, names: Mapping[str, Any]) -> bool:
+        """Whether a path leads into a declared object whose state has what is there."""
+        parts = path.split(".")
+        for depth, value in enumerate(steps(path, names), 1):
+            name = self.encoder._declared.get(identity(value))
+            rest = ".".join(parts[depth:])
+            if name is not None and rest and _has(self.objects.get(name), rest):
+                return True
+        return False
+
+    def _give_up(self, code: CodeType, line: int) -> None:
+        func = "the script" if code.co_name == "<module>" else f"{code.co_name}()"
+        if not self.sources.has_text(code):
+            reason = "has no source that would tell which they are"
+        elif self.sources.tree(code) is None:
+            reason = "has a source that is not what runs: its file was changed"
+        elif not may_look(code):
+            reason = "looks at its own locals(), which are left as they are"
+        else:
+            reason = f"has no loop at line {line}"
+        self._miss(f"the variables of {func}", reason)
+
+    def _miss(self, name: str, reason: str) -> Node:
+        self.encoder.missing.append(Missing(name, reason))
+        return {"t": "missing", "why": reason}
+
+    def _file(self, code: CodeType) -> str:
+        return code.co_filename.removeprefix(f"{self.root}{os.sep}")
 
 
-def _guessed(encoder: Encoder, value: Any, name: str) -> Node:
-    """What was passed to a call: kept if it is of a kind that is changed by calls, and small."""
-    if hasattr(value, "load_state_dict") and hasattr(value, "state_dict"):
-        return encoder.encode(value, name)
-    if not (isinstance(value, CONTAINERS) or arrays.is_block(value)):
-        return NOTHING
-    small = arrays.size_of(value) <= GUESSED_BYTES if arrays.is_block(value) else _is_faint(value)
-    if small:
-        return encoder.tentative(value, name)
-    encoder.missing.append(
-        Missing(name, "was passed to a call and is too large to keep on a guess")
+def _has(node: Node, path: str) -> bool:
+    """Whether the node of a declared object has what is at this path of it."""
+    kind = node.get("t") if isinstance(node, dict) else None
+    if kind != "state":
+        return kind == "instance"
+    owner, _, name = path.rpartition(".")
+    state = node.get("of")
+    keys = state.get("of", {}) if isinstance(state, dict) else {}
+    return (
+        any(key == path or key.startswith(f"{path}.") for key in keys)
+        or name in node.get("attributes", {}).get(owner, {})
+        or (name == "training" and "training" in node)
     )
-    return NOTHING
 
 
 def _is_faint(value: Any) -> bool:
     """Whether it is small plain data, which may be asked for though the script reads it no more."""
-    if isinstance(value, (bool, int, float, complex, type(None))):
+    kind = type(value)
+    if issubclass(kind, (bool, int, float, complex, type(None))):
         return True
-    if isinstance(value, (str, bytes, bytearray)):
+    if kind in (str, bytes, bytearray):
         return len(value) <= FAINT_BYTES
     if arrays.is_block(value):
         return arrays.size_of(value) <= FAINT_BYTES
-    if type(value) in (list, tuple, dict, set, frozenset, deque, Counter):
+    if kind in (list, tuple, dict, set, frozenset, deque, Counter):
         return len(value) <= FAINT_ITEMS
-    return type(value).__module__ == "numpy" and hasattr(value, "dtype")
-
-
-def _is_consumed(value: Any) -> bool:
-    return isinstance(value, (Iterator, types.GeneratorType)) and not hasattr(value, "state_dict")
+    return kind.__module__ == "numpy" and hasattr(kind, "dtype")
 
 
 def _is_reporter(value: Any) -> bool:
@@ -204,60 +278,8 @@ def _is_reporter(value: Any) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in REPORTERS)
 
 
-def _look_up(path: str, names: Any) -> Any:
-    """What a dotted path leads to, without running descriptors or `__getattr__`."""
-    first, *rest = path.split(".")
-    value = names.get(first, NOTHING)
-    for attribute in rest:
-        attributes = getattr(value, "__dict__", None) if value is not NOTHING else None
-        if not isinstance(attributes, dict):
-            return NOTHING
-        found = attributes.get(attribute, NOTHING)
-        for table in ("_parameters", "_buffers", "_modules"):  # of torch modules
-            if found is NOTHING and isinstance(attributes.get(table), dict):
-                found = attributes[table].get(attribute, NOTHING)
-        value = found
-    return value
-
-
 def _key(change: Change) -> str:
     return change.path if change.scope == "local" else f"{change.scope} {change.path}"
-
-
-def _may_look(code: CodeType) -> bool:
-    """Whether reading the frame's locals changes nothing that the script could see.
-
-    Before Python 3.13 a function has one dictionary of its locals, which a look brings up to date:
-    a script that holds it would see it change.
-    """
-    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
-        return True
-    return not SEES_LOCALS & set(code.co_names)
-
-
-def _let_go(code: CodeType, local: Any) -> None:
-    """Empty that dictionary again, or it would keep batches alive until the next look."""
-    if sys.version_info < (3, 13) and code.co_flags & inspect.CO_OPTIMIZED:
-        local.clear()
-
-
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The nearest frame of the user's own code: progress bars stand between him and a loop."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def is_library(file: str) -> bool:
-    return (
-        "site-packages" in file
-        or "dist-packages" in file
-        or file.startswith((_STANDARD, _OWN, "<frozen"))
-    )
-
-
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-_OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 def _source(name: str) -> str:
@@ -271,26 +293,3 @@ def _source(name: str) -> str:
         import linecache
 
         return "".join(linecache.getlines(name))
-
-
-def _loops_at(tree: ast.Module, line: int) -> Sequence[ast.AST]:
-    kinds = (ast.For, ast.AsyncFor, ast.While)
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and node.lineno <= line < node.body[0].lineno
-    ]
-    return found[-1:]
-
-
-def _own_statements(loop: Any, kind: type[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a kind that belong to the loop itself, not to loops or functions in it."""
-    waiting: list[ast.AST] = list(loop.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, kind):
-            yield node
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            waiting.extend(node.orelse)  # a `break` there is of the loop around
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ import click
 from flor.cli.listing import duration, size
 from flor.cli.storing import table_of
 from flor.cli.terminal import console, echo, styled
+from flor.errors import DamagedCheckpoint, NoCheckpoint
 from flor.store.bucket import store_of
 from flor.store.catalog import find_run
 from flor.store.checkpoints import (
@@ -42,7 +44,7 @@ def checkpoints(settings: Settings, name: str | None, *, as_json: bool) -> None:
             "wrap its training in `with flor.checkpointing(model=…, optimizer=…):`"
         )
     else:
-        _print(run.run_id, listed, kept, store)
+        _print(listed, kept, store)
 
 
 def _json(item: Listed, kept: bool) -> dict[str, object]:
@@ -50,7 +52,7 @@ def _json(item: Listed, kept: bool) -> dict[str, object]:
     return {"run_id": item.run_id, "place": place, "kept": kept} | item.checkpoint.to_json()
 
 
-def _print(run_id: str, listed: list[Listed], kept: set[str], store: ObjectStore) -> None:
+def _print(listed: list[Listed], kept: set[str], store: ObjectStore) -> None:
     table = table_of(
         *("checkpoint", "taken", "size", "new", "waited", "written", "kept"),
         right=("size", "new", "waited", "written"),
@@ -68,20 +70,45 @@ def _print(run_id: str, listed: list[Listed], kept: set[str], store: ObjectStore
         )
     console().print(table)
     there = [item for item in listed if item.checkpoint.manifest in kept]
-    if not there:
+    if there:
+        echo()
+        _print_content(store, there[-1])
+
+
+def _print_content(store: ObjectStore, last: Listed) -> None:
+    """What the last checkpoint that is kept holds, each name once, and how to get it back."""
+    try:
+        manifest = read_manifest(store, last)
+    except (NoCheckpoint, DamagedCheckpoint) as error:
+        echo(f"what the checkpoint at {last.where} holds cannot be read: {error}")
         return
-    last = there[-1]
-    manifest = read_manifest(store, last)
-    variables = [name for frame in manifest.frames for name in frame.values]
-    objects = ", ".join(manifest.objects)
-    echo(f"\nobjects     {objects}")
+    missing = {item.name: item.reason for item in manifest.missing}
+    objects = [name for name in manifest.objects if name not in missing]
+    values = dict.fromkeys(name for frame in manifest.frames for name in frame.values)
+    variables = [name for name in values if name not in {*missing, *manifest.objects}]
+    if objects:
+        echo(f"objects     {', '.join(objects)}")
     if variables:
-        echo(f"variables   {', '.join(dict.fromkeys(variables))}")
-    for missing in manifest.missing:
-        echo(f"not held    {missing.name}: {missing.reason}")
-    place = ", ".join(f"{step.name}={step.iteration}" for step in last.place)
-    first = next(iter(manifest.objects), "model")
-    echo(f'restore     flor.load("{run_id}", {place}, {first}={first})')
+        echo(f"variables   {', '.join(variables)}")
+    for name, reason in missing.items():
+        echo(f"not held    {name}: {reason}")
+    echo(f"restore     {_call(last, objects)}")
+
+
+def _call(last: Listed, objects: list[str]) -> str:
+    """What restores the first of the objects; names that are none in Python are quoted."""
+    given = {step.name: str(step.iteration) for step in last.place}
+    given |= {name: name if _is_name(name) else "…" for name in objects[:1]}
+    words = [json.dumps(last.run_id)]
+    words += [f"{name}={value}" for name, value in given.items() if _is_name(name)]
+    others = [f"{name!r}: {value}" for name, value in given.items() if not _is_name(name)]
+    if others:
+        words.append("**{" + ", ".join(others) + "}")
+    return f"flor.load({', '.join(words)})"
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _moment(item: Listed) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flor.errors import DamagedCheckpoint, NoCheckpoint, ObjectMissing, QueryError
+from flor.errors import DamagedCheckpoint, NoCheckpoint, ObjectMissing, QueryError, UnknownRun
 from flor.model import Checkpoint, Context, Step
 from flor.objects import ObjectStore
 from flor.store.catalog import RunRow, find_run
@@ -26,6 +26,9 @@ FIELDS = (
 )
 SHOWN_FIELDS = ("boundary", "final", "size_bytes", "new_bytes", "stall_seconds", "write_seconds")
 
+Place = Mapping[str, "int | float | str"]
+"""Iterations by the names of their loops. A number that is not whole is none, and told so."""
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -40,7 +43,7 @@ class Listed:
         steps = [f"{step.name} {step.iteration}" for step in self.place]
         return ", ".join(steps) or "the top level"
 
-    def is_at(self, place: Mapping[str, int | str]) -> bool:
+    def is_at(self, place: Place) -> bool:
         """Whether it is in those iterations: by number, or by the text that the loop yielded."""
         steps = {step.name: step for step in self.place}
         return all(
@@ -78,14 +81,18 @@ def list_checkpoints(db: Database, run: RunRow) -> list[Listed]:
     return found
 
 
-def table(settings: Settings, db: Database, name: str) -> pd.DataFrame:
-    """The checkpoints of the run that `name` names. Raises UnknownRun."""
+def table(
+    settings: Settings, db: Database, name: str | None, own_run: str | None = None
+) -> pd.DataFrame:
+    """The checkpoints of the run that `name` names; without one, of the newest that has any, other
+    than `own_run`. Raises UnknownRun or NoCheckpoint."""
     import pandas as pd
 
     from flor.store.bucket import store_of
 
     store = store_of(settings)
-    listed = list_checkpoints(db, find_run(db, name))
+    run = newest_with_checkpoints(db, own_run) if name is None else run_of(db, name)
+    listed = list_checkpoints(db, run)
     there = {item.checkpoint.manifest for item in present(store, listed)}
     rows = []
     for item in listed:
@@ -94,7 +101,14 @@ def table(settings: Settings, db: Database, name: str) -> pd.DataFrame:
         row |= {name: getattr(item.checkpoint, name) for name in SHOWN_FIELDS}
         row["kept"] = item.checkpoint.manifest in there
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["run_id", *SHOWN_FIELDS, "kept"])
+
+
+def run_of(db: Database, name: str) -> RunRow:
+    """As `find_run`, but that every run begins with nothing. Raises UnknownRun."""
+    if not name:
+        raise UnknownRun("the run's name is empty; `flor runs` lists them")
+    return find_run(db, name)
 
 
 def newest_with_checkpoints(db: Database, but: str | None = None) -> RunRow:
@@ -128,6 +142,10 @@ def read_manifest(store: ObjectStore, listed: Listed) -> Manifest:
     try:
         content = store.get(listed.checkpoint.manifest)
     except ObjectMissing as error:
+        if _is_there(store, listed.checkpoint.manifest):
+            raise DamagedCheckpoint(
+                f"the checkpoint at {listed.where} of run {listed.run_id} cannot be read: {error}"
+            ) from error
         raise NoCheckpoint(
             f"run {listed.run_id} had a checkpoint at {listed.where}, which is not kept any more: "
             f"{error}"
@@ -141,7 +159,7 @@ def read_manifest(store: ObjectStore, listed: Listed) -> Manifest:
     return manifest
 
 
-def choose(db: Database, store: ObjectStore, run: RunRow, place: Mapping[str, int | str]) -> Listed:
+def choose(db: Database, store: ObjectStore, run: RunRow, place: Place) -> Listed:
     """The newest checkpoint of a run at a place; without one, its last. Raises NoCheckpoint."""
     listed = list_checkpoints(db, run)
     if not listed:
@@ -149,35 +167,76 @@ def choose(db: Database, store: ObjectStore, run: RunRow, place: Mapping[str, in
             f"run {run.run_id} has no checkpoints: wrap its training in "
             "`with flor.checkpointing(model=…, optimizer=…):`"
         )
-    names = {step.name for item in listed for step in item.place}
-    for name in place:
-        if name not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise NoCheckpoint(
-                f"run {run.run_id} has no checkpoints by {name!r}; its loops with checkpoints: "
-                f"{known}"
-            )
+    _insist_on_loops(f"run {run.run_id} has", listed, place)
     there = present(store, listed)
     at = [item for item in there if item.is_at(place)]
     if at:
         return at[-1]
-    wanted = ", ".join(f"{name}={value!r}" for name, value in place.items()) or "any place"
     lost = any(item.is_at(place) for item in listed)
-    reason = "is not kept any more" if lost else "was never taken, to keep the overhead low"
+    never = _no_iteration(db, run, place) or "it was never taken, to keep the overhead low"
     raise NoCheckpoint(
-        f"run {run.run_id} has no checkpoint at {wanted}: it {reason}. There are: {_shown(there)}"
+        f"run {run.run_id} has no checkpoint at {_asked(place) or 'any place'}: "
+        f"{'it is not kept any more' if lost else never}. There are: {_shown(there)}"
     )
 
 
+def _insist_on_loops(who: str, listed: Sequence[Listed], place: Place) -> None:
+    """Raise NoCheckpoint where a place names no loop of these checkpoints, or no iteration."""
+    names = {step.name for item in listed for step in item.place}
+    for name, value in place.items():
+        if name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise NoCheckpoint(
+                f"{who} no checkpoints by {name!r}; its loops with checkpoints: {known}"
+            )
+        if isinstance(value, float):
+            raise NoCheckpoint(
+                f"iterations are named by their number, counted from 0, or the text that the loop "
+                f"yielded; {name}={value!r} is neither. There are: {_shown(listed)}"
+            )
+
+
+def _no_iteration(db: Database, run: RunRow, place: Place) -> str | None:
+    """What is to be said where the run has no such iteration; None where it has one."""
+    for name, value in place.items():
+        if isinstance(value, str):
+            found = db.execute(
+                "select 1 from loop_values v join loop_instances i on i.loop_pk = v.loop_pk "
+                "where i.run_pk = ? and i.name = ? and v.value = ? limit 1",
+                (run.run_pk, name, json.dumps(value)),
+            )
+            if not found:
+                return f"no iteration of {name!r} yielded {value!r}"
+            continue
+        ((entries,),) = db.execute(
+            "select max(entries) from loop_instances where run_pk = ? and name = ?",
+            (run.run_pk, name),
+        )
+        if not 0 <= value < entries:
+            return f"there is no such iteration of {name!r}, which had {entries:,}, counted from 0"
+    return None
+
+
+def _asked(place: Place) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in place.items())
+
+
 def choose_where(
-    settings: Settings, db: Database, store: ObjectStore, where: str, run: RunRow | None
+    settings: Settings,
+    db: Database,
+    store: ObjectStore,
+    where: str,
+    run: RunRow | None,
+    place: Place,
 ) -> Listed:
-    """The newest checkpoint at one of the rows of the frame that fulfil a condition.
+    """The newest checkpoint at a place and at one of the rows of the frame that fulfil a condition.
 
     Raises QueryError or NoCheckpoint.
     """
     from flor.store.query import sql
 
+    if not where.strip():
+        raise QueryError("the condition is empty: where='acc > 0.9', or leave it out")
     frame = sql(settings, db, f"select * from frame where ({where}\n)")  # noqa: S608 - a sandbox
     if frame.empty:
         raise NoCheckpoint(f"no row of the table fulfils {where!r}")
@@ -192,11 +251,18 @@ def choose_where(
         if run_id not in known:
             known[run_id] = list_checkpoints(db, find_run(db, run_id))
         for item in reversed(known[run_id]):
-            if _agrees(item, row) and _is_there(store, item.checkpoint.manifest):
+            here = _agrees(item, row) and item.is_at(place)
+            if here and _is_there(store, item.checkpoint.manifest):
                 return item
+    found = [item for items in known.values() for item in items]
+    if found:
+        _insist_on_loops("the runs have" if run is None else f"run {run.run_id} has", found, place)
     count = f"{len(rows):,} rows fulfil" if len(rows) > 1 else "one row fulfils"
-    there = [item for items in known.values() for item in present(store, items)]
-    raise NoCheckpoint(f"{count} {where!r}, and none has a checkpoint. There are: {_shown(there)}")
+    at = f" at {_asked(place)}" if place else ""
+    raise NoCheckpoint(
+        f"{count} {where!r}, and none has a checkpoint{at}. "
+        f"There are: {_shown(present(store, found))}"
+    )
 
 
 def _agrees(item: Listed, row: Mapping[str, Any]) -> bool:

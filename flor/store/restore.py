@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from flor.checkpoint.state import State
 from flor.config import Settings
-from flor.errors import DamagedCheckpoint, NoCheckpoint
+from flor.errors import BucketError, DamagedCheckpoint, NoCheckpoint
 from flor.store.bucket import store_of
 from flor.store.catalog import find_run
 from flor.store.checkpoints import (
@@ -18,6 +20,7 @@ from flor.store.checkpoints import (
     newest_with_checkpoints,
     present,
     read_manifest,
+    run_of,
 )
 from flor.store.database import Database
 
@@ -37,21 +40,21 @@ def load(
 
     `own_run` is that of this process, which does not mean itself by the latest.
     """
-    place = {key: value for key, value in names.items() if _is_place(value)}
+    place = {key: _number(value) for key, value in names.items() if _is_place(value)}
     targets = {key: value for key, value in names.items() if key not in place}
     store = store_of(settings)
     run = None
     if name not in (None, "latest"):
-        run = find_run(db, str(name))
+        run = run_of(db, str(name))
     elif where is None:
         run = newest_with_checkpoints(db, but=own_run)
     if where is not None:
-        listed = choose_where(settings, db, store, where, run)
+        listed = choose_where(settings, db, store, where, run, place)
     else:
         assert run is not None
         listed = choose(db, store, run, place)
-    state = State(read_manifest(store, listed), store, trust=trust)
     try:
+        state = State(read_manifest(store, listed), store, trust=trust)
         state.restore(targets, with_rng=with_rng)
     except DamagedCheckpoint as error:
         raise DamagedCheckpoint(f"{error}. {_others(db, store, listed)}") from error
@@ -60,7 +63,14 @@ def load(
 
 def _is_place(value: Any) -> bool:
     """Numbers and texts tell where; they could not be restored into anyway."""
-    return isinstance(value, (int, str)) and not isinstance(value, bool)
+    return isinstance(value, (Real, str)) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> int | float | str:
+    """Python's own of a number: NumPy's come out of data frames."""
+    if isinstance(value, str):
+        return value
+    return index(value) if isinstance(value, Integral) else float(value)
 
 
 def _others(db: Database, store: Any, damaged: Listed) -> str:
@@ -69,7 +79,7 @@ def _others(db: Database, store: Any, damaged: Listed) -> str:
     for item in present(store, listed):
         try:
             State(read_manifest(store, item), store).check()
-        except (DamagedCheckpoint, NoCheckpoint):
+        except (DamagedCheckpoint, NoCheckpoint, BucketError):
             continue
         whole.append(item.where)
     return f"Checkpoints of the run that are whole: {'; '.join(whole) or 'none'}"

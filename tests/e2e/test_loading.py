@@ -140,16 +140,27 @@ def test_iterations_are_named_by_number_or_by_the_text_that_they_yielded(project
 def test_unknown_places_runs_and_names_are_errors_that_say_what_there_is(trained: Project) -> None:
     run_id = run_ids(trained)[0]
     expected = {
-        "flor.load(epoch=99)": ("NoCheckpoint", "epoch 4"),
-        "flor.load(epoch=-1)": ("NoCheckpoint", "epoch 4"),
+        "flor.load(epoch=99)": ("NoCheckpoint", "no such iteration of 'epoch', which had 5"),
+        "flor.load(epoch=-1)": ("NoCheckpoint", "no such iteration of 'epoch', which had 5"),
+        "flor.load(epoch=1.5)": ("NoCheckpoint", "epoch 4"),
+        "flor.load(where='acc > 0', batch=1)": ("NoCheckpoint", "with checkpoints: epoch"),
+        "flor.load(where='acc > 0.5', epoch=0)": (
+            "NoCheckpoint",
+            "none has a checkpoint at epoch=0",
+        ),
+        "flor.load('')": ("UnknownRun", "empty"),
+        "flor.checkpoints('')": ("UnknownRun", "empty"),
         "flor.load(batch=1)": ("NoCheckpoint", "its loops with checkpoints: epoch"),
         "flor.load('19990101-000000-aaaaaa')": ("UnknownRun", "flor runs"),
         "flor.load(epoch=1, model=[0])": ("NoCheckpoint", "weights"),
         "flor.load(epoch=1)['model']": ("NoCheckpoint", "weights"),
         "flor.load(where='acc > 7')": ("NoCheckpoint", "acc > 7"),
         "flor.load(where='accuracy > 7')": ("QueryError", "accuracy"),
-        "flor.load(where='')": ("QueryError", ""),
-        f"flor.load({run_id!r}, epoch='x')": ("NoCheckpoint", "epoch 4"),
+        "flor.load(where='')": ("QueryError", "the condition is empty"),
+        f"flor.load({run_id!r}, epoch='x')": (
+            "NoCheckpoint",
+            "no iteration of 'epoch' yielded 'x'",
+        ),
         "flor.checkpoints('zzz')": ("UnknownRun", "zzz"),
     }
     for call, (kind, hint) in expected.items():
@@ -388,16 +399,16 @@ with flor.checkpointing(weights=weights, lock=lock):
         print(sorted(state), len(state), "best" in state, "loss" in state, state.get("loss"))
         print(repr(state), state.place, state.run_id)
         print(state.missing)
-        print({k: v for k, v in state.items() if k != "lock"})
+        print({k: state[k] for k in sorted(state) if k != "lock"})
         """,
     ).splitlines()
 
-    assert told.count("flor: ") == told.count("lock, which") == 1
+    assert told.count("flor: ") == told.count("hold lock") == 1
     assert out[0] == "['best', 'epoch', 'lock', 'weights'] 4 True False None"
     assert out[1].startswith(f"<state of run {run_id} at epoch 0: ")
     assert out[1].endswith(f"{{'epoch': 0}} {run_id}")
     assert "lock" in out[2]
-    assert out[3] == "{'epoch': 0, 'best': 1, 'weights': [1]}"
+    assert out[3] == "{'best': 1, 'epoch': 0, 'weights': [1]}"
 
 
 def test_what_is_taken_from_a_state_is_ones_own(trained: Project) -> None:
@@ -611,6 +622,8 @@ def test_checkpoints_of_the_newest_run_that_has_any_are_the_default(trained: Pro
 
     assert "epoch 4" in trained.flor("checkpoints")
     assert ask(trained, "print(len(flor.checkpoints()))") == "5"
+    out = ask(trained, "t = flor.checkpoints('latest'); print(len(t), t['size_bytes'].sum(), *t)")
+    assert out.startswith("0 0 run_id boundary")
 
 
 def test_what_the_command_suggests_without_declared_objects_works_too(project: Project) -> None:

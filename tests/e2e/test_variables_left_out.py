@@ -136,7 +136,6 @@ class Loud:
 """,
     "a dictionary of one's own": """
 class Loud(dict):
-    def items(self): print("items"); return super().items()
     def keys(self): print("keys"); return super().keys()
     def __iter__(self): print("iter"); return super().__iter__()
     def __len__(self): print("len"); return super().__len__()
