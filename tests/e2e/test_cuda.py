@@ -18,10 +18,11 @@ torch.manual_seed(0)
 
 
 def told(project: Project, script: str, **env: str) -> str:
-    """What the script prints; it is to warn of nothing."""
+    """What the script prints; it is to warn of nothing. A slow disk may be waited for."""
     project.write("train.py", HEAD + script)
     done = project.python("train.py", **{"FLOR_OVERHEAD": "inf", **env})
-    assert "flor" not in done.stderr, done.stderr
+    warnings = done.stderr.replace("flor: writing the last checkpoint", "")
+    assert "flor" not in warnings, done.stderr
     return done.stdout.strip()
 
 
