@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flor.checkpoint.frames import left_on_purpose, running
+from flor.checkpoint.frames import left_on_purpose, may_look, running
 
 seen: list[object] = []
 
@@ -124,3 +124,60 @@ def test_a_break_is_told_from_an_error(leave: Callable[[], object], expected: ob
         with contextlib.suppress(ValueError, SystemExit):
             leave()
         assert seen == [expected]
+
+
+# --- whether a function looks at its own locals ---------------------------------------------------
+
+
+class Net:
+    """Its methods are called as the builtins are."""
+
+    def eval(self) -> None: ...
+
+    def exec(self) -> None: ...
+
+    def dir(self) -> None: ...
+
+
+def evaluates(net: Net) -> None:
+    net.eval()
+    net.exec()
+    net.dir()
+
+
+def looks_at_others(net: Net) -> object:
+    return vars(net), dir(net), len(vars(net))
+
+
+def looks_at_locals() -> object:
+    return locals()
+
+
+def looks_at_vars() -> object:
+    return vars()
+
+
+def looks_at_names() -> object:
+    return sorted(dir())
+
+
+def looks_by_eval() -> object:
+    return eval("1")
+
+
+def looks_at_its_frame() -> object:
+    return sys._getframe().f_locals
+
+
+@pytest.mark.parametrize("function", [evaluates, looks_at_others])
+def test_functions_that_do_not_look_at_their_own_locals(function: Any) -> None:
+    assert may_look(function.__code__)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="each look gives a dictionary of its own")
+@pytest.mark.parametrize(
+    "function",
+    [looks_at_locals, looks_at_vars, looks_at_names, looks_by_eval, looks_at_its_frame],
+)
+def test_functions_that_look_at_their_own_locals(function: Any) -> None:
+    assert not may_look(function.__code__)

@@ -5,11 +5,14 @@ Nothing is written, and no code of the user's runs.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import zip_longest
 from opcode import opmap
 from pathlib import Path
 from types import CodeType, FrameType
@@ -18,7 +21,8 @@ from typing import Any, NamedTuple
 from flor.checkpoint.capturable import UNFIT
 
 NOTHING = UNFIT
-SEES_LOCALS = {"locals", "vars", "eval", "exec", "dir"}
+SEES_LOCALS = {"locals", "eval", "exec"}
+MAY_SEE_LOCALS = {"vars", "dir"}  # without an argument
 TABLES = ("_parameters", "_buffers", "_modules")  # where torch's modules keep their attributes
 
 
@@ -121,7 +125,23 @@ def may_look(code: CodeType) -> bool:
     """
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
         return True
-    return not SEES_LOCALS & set(code.co_names)
+    return not _sees_locals(code)
+
+
+@lru_cache(maxsize=256)
+def _sees_locals(code: CodeType) -> bool:
+    """Whether a function asks for its own locals: `net.eval()` and `vars(args)` do not."""
+    if not {*SEES_LOCALS, *MAY_SEE_LOCALS, "f_locals"} & set(code.co_names):
+        return False
+    steps = list(dis.get_instructions(code))
+    for step, after in zip_longest(steps, steps[1:]):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            given = after is not None and after.opname.startswith(("LOAD_", "BUILD_"))
+            if step.argval in SEES_LOCALS or (step.argval in MAY_SEE_LOCALS and not given):
+                return True
+        elif step.opname.startswith("LOAD_ATTR") and step.argval == "f_locals":
+            return True
+    return False
 
 
 def look_up(path: str, names: Mapping[str, Any]) -> Any:
