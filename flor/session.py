@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flor.record.watch import Watch
+from flor.signals import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +172,7 @@ class Recorded:
             failed = False
         finally:
             if end is not None:
-                with suppress(Exception):
+                with quiet():
                     end(failed)
 
 

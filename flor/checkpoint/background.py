@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 
+from flor.signals import is_from_handler
+
 Task = Iterator[None]
 """Work; each step takes a few milliseconds."""
 
@@ -135,6 +137,8 @@ class Background:
             self._drop(task)
         except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
             self._drop(task)
+            if is_from_handler(error):
+                raise
             kind = (type(error), getattr(error, "errno", None))
             if kind not in self._told:  # the text holds another path each time
                 self._told.add(kind)

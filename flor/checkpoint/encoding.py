@@ -43,6 +43,7 @@ from flor.checkpoint.capturable import (
 )
 from flor.checkpoint.manifest import Missing, Node
 from flor.checkpoint.staging import Staging
+from flor.signals import is_from_handler
 
 LONG = 64  # a longer list of numbers becomes one leaf
 BIG_INT = 2**63
@@ -119,6 +120,8 @@ class Encoder:
             node.update(self._encode(value, kind, name))
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
             self._forget(kept, missing)
+            if is_from_handler(error):
+                raise
             node.update(self._lost(name, _reason(error)))
         finally:
             self._depth -= 1
@@ -134,6 +137,8 @@ class Encoder:
             if self.with_gradients and node.get("grad") == "leaf":
                 node["gradient"] = self.encode(value.grad, f"{name}.grad")
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+            if is_from_handler(error):
+                raise
             node = self._lost(name, _reason(error))
         self._memo[identity(value)] = node
         self._kept.append(value)
@@ -271,6 +276,8 @@ class Encoder:
         try:
             pickler.dump(value)
         except Exception as error:
+            if is_from_handler(error):
+                raise
             raise Uncapturable(f"cannot be pickled: {error}") from error
         if file.tell() > MAX_PICKLE_BYTES:
             raise Uncapturable(f"is too large to be pickled ({file.tell():,} bytes)")

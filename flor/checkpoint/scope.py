@@ -9,6 +9,7 @@ may have trained after the last checkpoint, the state at the main loop's end is 
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -54,6 +55,14 @@ class Moment(NamedTuple):
     began: float  # on the clock
 
 
+class Nested(NamedTuple):
+    """A loop in the main loop. What it runs over is the script's to keep or to drop."""
+
+    code: CodeType
+    line: int  # in its header
+    loader: weakref.ref[Any] | None
+
+
 @dataclass
 class Main:
     """The main loop that runs."""
@@ -70,7 +79,7 @@ class Main:
     outdated: bool = False  # a nested loop may have changed them since
     began: float = 0.0  # of this iteration
     stalled: float = 0.0  # in this iteration
-    nested: dict[str, tuple[CodeType, int, Any]] = field(default_factory=dict)  # by name
+    nested: dict[str, Nested] = field(default_factory=dict)  # by name
     open: dict[Level, Running] = field(default_factory=dict)  # nested loops that have not ended
 
     def frame(self, inside: FrameType | None) -> FrameType | None:
@@ -92,6 +101,7 @@ class Scope:
         self._policy = Policy(service.overhead)
         self._ended: deque[Ended] = deque()
         self._live = False
+        self._has_looped = False
 
     # --- loops go by ----------------------------------------------------------------------------
 
@@ -99,7 +109,7 @@ class Scope:
         """A loop begins."""
         if os.getpid() != self._pid:
             return
-        main = self._main
+        main, self._has_looped = self._main, True
         if main is None:
             if innermost:
                 self._begin(level, frame)
@@ -149,6 +159,11 @@ class Scope:
         """The block ends: what is pending is written."""
         if os.getpid() != self._pid:
             return
+        if not self._has_looped and not failed:
+            self._service.warn(
+                "no flor.loop began in a flor.checkpointing block, which takes its checkpoints in "
+                "one: put the block around the main loop, for epoch in flor.loop(\"epoch\", …)"
+            )
         self._service.drain(quick=failed)
         self._collect()
         self._staging.forget()
@@ -195,10 +210,11 @@ class Scope:
             return
         here = main.open[level] = running(found)
         known = main.nested.get(level.name)
-        main.nested[level.name] = (here.code, here.line, iterable)
+        loader = weakref.ref(iterable) if modules.is_loader(iterable) else None
+        main.nested[level.name] = Nested(here.code, here.line, loader)
         if known is None or known[:2] != here[:2]:
             self._service.prepare(here.code, here.line)
-            if modules.is_loader(iterable) and modules.has_lasting_workers(iterable):
+            if loader is not None and modules.has_lasting_workers(iterable):
                 self._service.warn(
                     f"the DataLoader of loop {level.name!r} keeps its workers between epochs, and "
                     "the random numbers that they draw are in no checkpoint: a replay repeats the "
@@ -323,9 +339,10 @@ class Scope:
 
     def _encode_rng(self, encoder: Encoder, main: Main) -> dict[str, Any]:
         found = {name: encoder.encode(state, f"rng {name}") for name, state in rng.states().items()}
-        for name, (_, _, iterable) in main.nested.items():
-            if modules.is_loader(iterable):
-                found[f"loader {name}"] = encoder.encode(iterable, f"the DataLoader of {name}")
+        for name, nested in main.nested.items():
+            loader = nested.loader() if nested.loader is not None else None
+            if loader is not None:
+                found[f"loader {name}"] = encoder.encode(loader, f"the DataLoader of {name}")
         return found
 
     def _encode_objects(self, encoder: Encoder) -> dict[str, Any]:
@@ -347,7 +364,7 @@ class Scope:
         service, line = self._service, main.running.line
         place, but = Place(outer, line), self._declared.followed()
         if moment.boundary is not None:
-            line = main.nested[moment.boundary][1]
+            line = main.nested[moment.boundary].line
         reader = Reader(encoder, service.sources, service.root, main.level.name, objects)
         if inner is outer:
             return reader.changed(place, moment.where, line, but)

@@ -34,6 +34,7 @@ from flor.record.loops import (
     length,
     make_loop,
 )
+from flor.signals import is_from_handler, quiet
 
 T = TypeVar("T")
 
@@ -104,8 +105,7 @@ class Recorder:
                 tail = f',"{kind}"]\n' if kind else "]\n"
                 write(f"[{site},{level.id},{level.iteration},{text}{tail}".encode())
             except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
-                with suppress(Exception):
-                    self.shield("flor.log", name, error)
+                self.shield("flor.log", name, error)
 
         return log
 
@@ -124,8 +124,7 @@ class Recorder:
             tail = f',"{kind}"]\n' if kind else "]\n"
             self._write(f"[{site},{level.id},{level.iteration},{text}{tail}".encode())
         except Exception as error:  # noqa: BLE001 - the shield
-            with suppress(Exception):
-                self.shield("flor.arg", name, error)
+            self.shield("flor.arg", name, error)
 
     def emit(self, line: dict[str, Any]) -> None:
         """Append an object line."""
@@ -165,8 +164,7 @@ class Recorder:
             self._watch(level, sys._getframe(1), iterable)
             times = Times(level.started)
         except Exception as error:  # noqa: BLE001 - the shield: the loop runs without being recorded
-            with suppress(Exception):
-                self.shield("flor.loop", name, error)
+            self.shield("flor.loop", name, error)
             yield from iterable
             return
         each, add = times.each, times.each.append
@@ -207,7 +205,7 @@ class Recorder:
             if not done and len(times.each) + times.first <= index:
                 add(perf_counter() - last)  # the iteration that `break` or an exception ended
             _flush(level, times, perf_counter())
-            with suppress(Exception):
+            with quiet():
                 level.owner.leave(level, index + 1, done)
             # Where a generator around it is closed, there may be no frame that called.
             self._tell_scopes(level, sys._getframe().f_back, index + 1, done)
@@ -356,6 +354,8 @@ class Recorder:
         try:
             return hook(*args, **more) or 0.0
         except Exception as error:  # noqa: BLE001 - the shield
+            if is_from_handler(error):
+                raise
             with suppress(Exception):
                 self._warn(f"no checkpoint was taken: {type(error).__name__}: {error}")
             return 0.0
@@ -363,8 +363,11 @@ class Recorder:
     # --- details -----------------------------------------------------------------------------
 
     def shield(self, what: str, name: object, error: Exception) -> None:
-        """Tell what could not be recorded."""
-        self._warn(f"{what}({name!r}, …) was not recorded: {type(error).__name__}: {error}")
+        """Tell what could not be recorded. What a signal handler raised is raised again."""
+        if is_from_handler(error):
+            raise error
+        with suppress(Exception):
+            self._warn(f"{what}({name!r}, …) was not recorded: {type(error).__name__}: {error}")
 
     def _encode(self, name: str, value: Any) -> values.Encoded:
         try:
@@ -372,6 +375,8 @@ class Recorder:
         except values.Unstorable as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+            if is_from_handler(error):
+                raise
             reason = f"cannot be read: {type(error).__name__}: {error}"
         self._warn(
             f"the value of {name!r} {reason}, which flor cannot store; its repr is kept instead. "
@@ -401,7 +406,7 @@ class Recorder:
 
 
 def _flush(level: Level, times: Times, now: float) -> None:
-    with suppress(Exception):  # times only: nothing that a user logged
+    with quiet():  # times only: nothing that a user logged
         level.owner.flush(level, times, now)
 
 

@@ -323,3 +323,83 @@ def test_two_trainings_at_once_do_not_mix(project: Project) -> None:
         look = f"import flor; print([float(flor.load({run_id!r}, epoch=e)['own'][9]) for e in (0, 19)])"
         out = project.python("-c", look, FLOR_DISABLE="1").stdout
         assert out == f"{[seed + 4, seed + 80]}\n"
+
+
+PREEMPTED = """
+import signal, time
+class Preempted(Exception): pass
+def preempt(*_): raise Preempted
+signal.signal(signal.SIGALRM, preempt)
+class Slow:
+    def state_dict(self):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        time.sleep(1)
+        return {}
+    def load_state_dict(self, state): pass
+try:
+    with flor.checkpointing(weights=weights, slow=Slow()):
+        for epoch in flor.loop("epoch", range(4)):
+            for step in flor.loop("step", range(2)):
+                weights[0] += 1
+    print("ran to the end")
+except Preempted:
+    print("preempted", epoch)
+"""
+
+
+def test_what_a_signal_handler_raises_reaches_the_script(project: Project) -> None:
+    """A time limit or a preemption, wherever the training is just then."""
+    project.write("train.py", BEGIN + PREEMPTED)
+
+    done = project.python("train.py", FLOR_OVERHEAD="inf")
+
+    assert done.stdout == "preempted 0\n"
+    assert "Preempted" not in done.stderr
+
+
+DROPPED = """
+import threading, weakref
+lock, gone = threading.Lock(), []
+def batches():
+    with lock:
+        while True:
+            yield 1
+class Shard(list): pass
+def shard():
+    made = Shard([1, 2])
+    weakref.finalize(made, gone.append, len(gone))
+    return made
+def main():
+    with flor.checkpointing(weights=weights):
+        for epoch in flor.loop("epoch", range(3)):
+            for x in flor.loop("step", batches()):
+                weights[0] += x
+                break
+            for y in flor.loop("other", shard()):
+                weights[0] += y
+            print(lock.acquire(timeout=5), len(gone), flush=True)
+            lock.release()
+main()
+"""
+
+
+def test_what_loops_ran_over_is_dropped_with_them(project: Project) -> None:
+    project.write("train.py", BEGIN + DROPPED)
+
+    for overhead in ("0", "inf"):
+        out = project.python("train.py", FLOR_OVERHEAD=overhead).stdout
+        assert out == "True 1\nTrue 2\nTrue 3\n"
+
+
+def test_a_block_that_sees_no_loop_says_so(project: Project) -> None:
+    told = train(
+        project,
+        """
+        with flor.checkpointing(weights=weights):
+            for epoch in range(3):
+                weights[0] += 1
+        """,
+    )
+
+    assert told.count("flor: ") == 1
+    assert "no flor.loop began" in told
