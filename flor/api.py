@@ -75,13 +75,14 @@ def data(path: P) -> P:
 def checkpoints(run: str | None = None) -> pd.DataFrame:
     """The checkpoints of a run, one a row: where each was taken, what it costs, if it is kept.
 
-    Without a run they are those of the newest that has any, as for `flor.load`.
+    Without a run they are those of the newest that has any, which may be this process's own.
     """
     from flor.store.checkpoints import table
     from flor.store.project import opened
 
+    session.settle()
     with opened(session.settings()) as project:
-        return table(project.settings, project.db, run, session.run_id())
+        return table(project.settings, project.db, run)
 
 
 def load(
@@ -97,7 +98,8 @@ def load(
 
     `flor.load("latest", epoch=7, model=net)`: numbers and texts name the iteration, objects are
     restored in place under the name that they were declared with. Without an iteration it is the
-    run's last checkpoint, without a run that of the newest run that has any. `where` is a SQL
+    run's last checkpoint, without a run that of the newest run that has any, this process's own
+    included. `where` is a SQL
     condition over the table that its iteration has to fulfil. `with_rng` sets the random generators
     of this process too. `trust` allows pickles of others.
 
@@ -106,12 +108,10 @@ def load(
     from flor.store.project import opened
     from flor.store.restore import load as restore
 
+    session.settle()
     with opened(session.settings()) as project:
         return restore(
-            *(project.settings, project.db, run, where, names),
-            with_rng=with_rng,
-            trust=trust,
-            own_run=session.run_id(),
+            *(project.settings, project.db, run, where, names), with_rng=with_rng, trust=trust
         )
 
 

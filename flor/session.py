@@ -190,6 +190,10 @@ class Active(Recorded):
     def data(self, path: str) -> None:
         self._recording.declare(path)
 
+    def settle(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._recording.settle()
+
     def close(self, ending: Ending, *, share: bool = True) -> str | None:
         global mode
         mode = Waiting() if _interactive() else Ended(self._recording.warn)
@@ -310,9 +314,10 @@ def commit() -> str | None:
     return run_id
 
 
-def run_id() -> str | None:
-    """The run that this process records."""
-    return mode.run_id if isinstance(mode, Active) else None
+def settle() -> None:
+    """Let questions see all checkpoints that this process has taken so far."""
+    if isinstance(mode, Active):
+        mode.settle()
 
 
 def settings() -> Settings:

@@ -92,6 +92,11 @@ class Recording:
         """What was typed in a notebook or a REPL, the run's own from cell `first` on."""
         self.recorder.emit({"t": "cells", "source": sources, "first": first})
 
+    def settle(self) -> None:
+        """Have every checkpoint that was taken written and listed."""
+        if self._checkpoints is not None:
+            self._checkpoints.drain()
+
     def finish(self, ending: Ending, *, share: bool = True) -> None:
         """Write the end and, unless the process is in a hurry, put the journal on the branch.
 

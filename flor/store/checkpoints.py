@@ -81,17 +81,17 @@ def list_checkpoints(db: Database, run: RunRow) -> list[Listed]:
     return found
 
 
-def table(
-    settings: Settings, db: Database, name: str | None, own_run: str | None = None
-) -> pd.DataFrame:
-    """The checkpoints of the run that `name` names; without one, of the newest that has any, other
-    than `own_run`. Raises UnknownRun or NoCheckpoint."""
+def table(settings: Settings, db: Database, name: str | None) -> pd.DataFrame:
+    """The checkpoints of the run that `name` names; without one, of the newest that has any.
+
+    Raises UnknownRun or NoCheckpoint.
+    """
     import pandas as pd
 
     from flor.store.bucket import store_of
 
     store = store_of(settings)
-    run = newest_with_checkpoints(db, own_run) if name is None else run_of(db, name)
+    run = newest_with_checkpoints(db) if name is None else run_of(db, name)
     listed = list_checkpoints(db, run)
     there = {item.checkpoint.manifest for item in present(store, listed)}
     rows = []
@@ -111,13 +111,13 @@ def run_of(db: Database, name: str) -> RunRow:
     return find_run(db, name)
 
 
-def newest_with_checkpoints(db: Database, but: str | None = None) -> RunRow:
-    """The newest run that has any, other than the run `but`. Raises NoCheckpoint."""
+def newest_with_checkpoints(db: Database) -> RunRow:
+    """The newest run that has any. Raises NoCheckpoint."""
     sql = (
         "select r.run_id from runs r where exists "
-        "(select 1 from checkpoints c where c.run_pk = r.run_pk) and r.run_id <> ?"
+        "(select 1 from checkpoints c where c.run_pk = r.run_pk)"
     )
-    params = [but or ""]
+    params: list[Any] = []
     if db.scope is not None:
         sql += " and r.projid = ?"
         params.append(db.scope)

@@ -34,12 +34,8 @@ def load(
     *,
     with_rng: bool = False,
     trust: bool = False,
-    own_run: str | None = None,
 ) -> State:
-    """The state at a place, restored into the objects among `names`. See `flor.load`.
-
-    `own_run` is that of this process, which does not mean itself by the latest.
-    """
+    """The state at a place, restored into the objects among `names`. See `flor.load`."""
     place = {key: _number(value) for key, value in names.items() if _is_place(value)}
     targets = {key: value for key, value in names.items() if key not in place}
     store = store_of(settings)
@@ -47,7 +43,7 @@ def load(
     if name not in (None, "latest"):
         run = run_of(db, str(name))
     elif where is None:
-        run = newest_with_checkpoints(db, but=own_run)
+        run = newest_with_checkpoints(db)
     if where is not None:
         listed = choose_where(settings, db, store, where, run, place)
     else:

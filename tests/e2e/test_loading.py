@@ -675,3 +675,25 @@ def test_loops_called_as_an_option_of_load_can_be_asked_for(project: Project) ->
     project.python("train.py", **ALL)
 
     assert ask(project, "run = [0]\nflor.load(epoch=0, run=run)\nprint(run)") == "[1]"
+
+
+OWN = """
+import sys, flor
+weights, by = [0], int(sys.argv[1])
+with flor.checkpointing(weights=weights):
+    for epoch in flor.loop("epoch", range(4)):
+        for step in flor.loop("step", range(2)):
+            weights[0] += by
+        if epoch == 2:
+            print(flor.load()["weights"])
+print(flor.load(epoch=1)["weights"], flor.load("latest", epoch=2)["weights"], len(flor.checkpoints()))
+"""
+
+
+def test_a_training_goes_back_to_its_own_checkpoints(project: Project) -> None:
+    """While it runs and afterwards, in the same process; not to those of the run before."""
+    project.write("train.py", OWN)
+
+    for by in (1, 10):
+        out = project.python("train.py", str(by), FLOR_OVERHEAD="inf").stdout.split("\n")
+        assert out[:2] == [f"[{6 * by}]", f"[{4 * by}] [{6 * by}] 4"]
