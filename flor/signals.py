@@ -41,6 +41,6 @@ def quiet() -> Iterator[None]:
     """What fails in the block is nobody's concern, unless a handler of the script's raised it."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
+    except Exception as error:
         if is_from_handler(error):
             raise

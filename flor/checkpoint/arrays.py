@@ -33,6 +33,15 @@ def is_data(value: Any) -> bool:
     )
 
 
+def is_generator(value: Any) -> bool:
+    """Whether it is a random generator that `encode` has nodes for."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package == "random":
+        return hasattr(kind, "getstate")
+    return package in ("numpy", "torch") and kind.__name__ in ("Generator", "RandomState")
+
+
 def size_of(value: Any) -> int:
     """Bytes of a tensor or an array."""
     return int(value.nbytes)

@@ -135,7 +135,7 @@ class Background:
             next(task)
         except StopIteration:
             self._drop(task)
-        except Exception as error:  # noqa: BLE001 - the shield: recording never stops a training
+        except Exception as error:
             self._drop(task)
             if is_from_handler(error):
                 raise

@@ -25,20 +25,21 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
-import types
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-from flor.checkpoint import arrays, modules
+from flor.checkpoint import arrays, loaders, modules
 from flor.checkpoint.capturable import (
+    OPAQUE,
     UNFIT,
     Uncapturable,
     has_only_attributes,
+    has_state,
     identity,
+    is_library,
     type_name,
 )
 from flor.checkpoint.manifest import Missing, Node
@@ -53,7 +54,6 @@ MAX_PICKLE_BYTES = 1024**3
 SCALARS = frozenset({type(None), bool, float, str})
 FACTORIES: dict[Any, str] = {list: "list", dict: "dict", int: "int", float: "float", set: "set"}
 OPEN = frozenset({dict, OrderedDict, Counter, defaultdict, list, deque})  # may contain themselves
-OPAQUE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, types.MethodType)
 
 
 class Devices(Protocol):
@@ -118,7 +118,7 @@ class Encoder:
             if self._depth > MAX_DEPTH:
                 raise Uncapturable(f"is nested more than {MAX_DEPTH} levels deep")
             node.update(self._encode(value, kind, name))
-        except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+        except Exception as error:
             self._forget(kept, missing)
             if is_from_handler(error):
                 raise
@@ -136,7 +136,7 @@ class Encoder:
             node = arrays.encode_tensor(self, value, name)
             if self.with_gradients and node.get("grad") == "leaf":
                 node["gradient"] = self.encode(value.grad, f"{name}.grad")
-        except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+        except Exception as error:
             if is_from_handler(error):
                 raise
             node = self._lost(name, _reason(error))
@@ -180,11 +180,11 @@ class Encoder:
             return found
         if isinstance(value, OPAQUE):
             raise Uncapturable(f"is a {kind.__name__}, which is code rather than state")
-        is_loader = modules.is_loader(value)
-        if is_loader or modules.has_state(value) or self._hands_on(value):
+        is_loader = loaders.is_loader(value)
+        if is_loader or has_state(value) or self._hands_on(value):
             if self._hashed:
                 raise Uncapturable("is found by its identity, which a checkpoint cannot keep")
-            encode_it = modules.encode_loader if is_loader else modules.encode_state
+            encode_it = loaders.encode_loader if is_loader else modules.encode_state
             return encode_it(self, value, name)
         attributes = plain_attributes(value)
         if attributes is not None:
@@ -338,23 +338,9 @@ def plain_attributes(value: Any) -> dict[str, Any] | None:
 def is_plain(kind: type) -> bool:
     """Whether it is a class of the user's own whose objects are their attributes."""
     special = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-    if _is_library(kind) or any(name in vars(b) for b in kind.__mro__[:-1] for name in special):
+    if is_library(kind) or any(name in vars(b) for b in kind.__mro__[:-1] for name in special):
         return False
     return has_only_attributes(kind)
-
-
-def _is_library(kind: type) -> bool:
-    """Whether the class is of an installed package: its objects may be more than they show."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if kind.__module__ == "__main__":
-        return False
-    if not isinstance(file, str):
-        return True
-    return "site-packages" in file or "dist-packages" in file or file.startswith(_STANDARD)
-
-
-_STANDARD = types.__file__.rpartition("types")[0]
 
 
 CONTAINERS: dict[type, Callable[[Encoder, Any, str], dict[str, Any]]] = {

@@ -10,12 +10,15 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flor.checkpoint import arrays, modules, optimizers
 from flor.checkpoint.decoding import Given
+from flor.checkpoint.frames import attributes as own_attributes
 from flor.checkpoint.manifest import Node
-from flor.checkpoint.targets import ABSENT, is_of, kind_of
+from flor.checkpoint.targets import ABSENT, is_of, kind_of, unfit
+from flor.checkpoint.traces import is_module, is_trace
 from flor.errors import RestoreError
 
 if TYPE_CHECKING:
@@ -40,6 +43,39 @@ def fit_state(restoration: Restoration, name: str, target: Any, node: dict[str, 
     else:
         _foreign(restoration, name, target, node)
     return target
+
+
+def fit_traces(restoration: Restoration, name: str, owner: Any, found: dict[str, Node]) -> None:
+    """Make ready what objects inside an owner remember. Raises RestoreError, DamagedCheckpoint."""
+    for path, node in found.items():
+        *way, key = path.split(".")
+        holder = owner
+        for step in way:
+            holder = _part(holder, step)
+        if holder is ABSENT:
+            raise RestoreError(f"{name} has no {path}, which the checkpoint has a state for")
+        there = _part(holder, key)
+        fitted = restoration.fit(f"{name}.{path}", there, node)
+        if fitted is there:
+            continue
+        fits = is_trace(fitted) and (there is ABSENT or is_trace(there))
+        if not fits or is_module(holder):
+            raise unfit(f"{name}.{path}", fitted, there)
+        restoration.then(REST, name, partial(_put, holder, key, fitted))
+
+
+def _put(holder: Any, step: str, value: Any) -> None:
+    if type(holder) is list:
+        holder[int(step)] = value
+    else:
+        own_attributes(holder)[step] = value
+
+
+def _part(holder: Any, step: str) -> Any:
+    """What an attribute holds, or a member of a list. None of the user's code runs."""
+    if type(holder) in (list, tuple):
+        return holder[int(step)] if step.isdecimal() and int(step) < len(holder) else ABSENT
+    return own_attributes(holder).get(step, ABSENT)
 
 
 def _state_of(name: str, target: Any) -> Any:
@@ -77,6 +113,9 @@ def _module(restoration: Restoration, name: str, module: Any, node: dict[str, An
             for key, item in attributes.items()
         }
         restoration.set_attributes(name, inner, found)
+    for path, traces in node.get("traces", {}).items():
+        if path in submodules:
+            fit_traces(restoration, f"{name}.{path}" if path else name, submodules[path], traces)
 
 
 def _insist_on_parameters(

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from flor.checkpoint import arrays
 from flor.checkpoint.capturable import UNFIT, Uncapturable, identity, type_name
+from flor.checkpoint.frames import attributes
 from flor.checkpoint.manifest import Node
+from flor.checkpoint.traces import Traces
 
 if TYPE_CHECKING:
     from flor.checkpoint.encoding import Encoder
@@ -25,12 +27,6 @@ SIMPLE = (
     *(bool, int, float, complex, str, bytes, bytearray, type(None)),
     *(list, dict, tuple, set, frozenset, deque),
 )
-
-
-def has_state(value: Any) -> bool:
-    """Whether objects of its type give and take their state. None of their code runs."""
-    kind = type(value)
-    return callable(getattr(kind, "state_dict", None)) and hasattr(kind, "load_state_dict")
 
 
 def hands_on_state(value: Any) -> bool:
@@ -61,7 +57,7 @@ def encode_state(encoder: Encoder, value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, torch.optim.Optimizer):
         node["params"] = _own_parameters(encoder, value, name)
         node["shapes"] = shapes_of(value)
-    optimizer = getattr(value, "optimizer", None)
+    optimizer = attributes(value).get("optimizer")  # a property of that name may do anything
     if isinstance(optimizer, torch.optim.Optimizer):
         node["optimizer"] = encoder.encode(optimizer, f"{name}.optimizer")
         node["parts"] = parts_of(value)
@@ -75,7 +71,7 @@ def shapes_of(optimizer: Any) -> list[list[list[int]]]:
 
 def parts_of(scheduler: Any) -> list[str]:
     """The types of the schedulers that a scheduler is made of."""
-    return [type(part).__qualname__ for part in getattr(scheduler, "_schedulers", ())]
+    return [type(part).__qualname__ for part in attributes(scheduler).get("_schedulers", ())]
 
 
 def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, Any]:
@@ -104,13 +100,20 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     if other:
         found["otherwise"] = other
     internal = torch.nn.Module().__dict__.keys()
-    attributes = {
+    held = {
         key: plain
         for key, item in submodules.items()
         if (plain := _attributes(encoder, item, internal, f"{name}.{key}" if key else name))
     }
-    if attributes:
-        found["attributes"] = attributes
+    if held:
+        found["attributes"] = held
+    traces = {
+        key: plain
+        for key, item in submodules.items()
+        if (plain := _traces(encoder, item, internal, f"{name}.{key}" if key else name))
+    }
+    if traces:
+        found["traces"] = traces
     return found
 
 
@@ -130,12 +133,25 @@ def _attributes(encoder: Encoder, module: Any, internal: Any, name: str) -> dict
         if item is None or type(item) in (bool, float, str):
             found[key] = item
             continue
-        if not (isinstance(item, SIMPLE) or arrays.is_data(item)):
+        if not (isinstance(item, SIMPLE) or _is_data(item)):
             continue
         node = encoder.tentative(item, f"{name}.{key}")
         if node is not UNFIT:  # else a hook, a class, a configuration: not what changes
             found[key] = node
     return found
+
+
+def _traces(encoder: Encoder, module: Any, internal: Any, name: str) -> dict[str, Node]:
+    """What the objects remember that a module holds, beside modules and plain data."""
+    found = Traces(encoder, name)
+    for key, item in list(vars(module).items()):
+        if key not in internal and not _is_data(item):
+            found.into(item, key)
+    return found.found
+
+
+def _is_data(value: Any) -> bool:
+    return arrays.is_data(value) or arrays.is_generator(value)
 
 
 def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[Any]]:
@@ -149,40 +165,3 @@ def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[An
                 parts = [encoder.encode(item.detach(), path), encoder.encode(grad, f"{path}.grad")]
                 found.append([group, index, *parts])
     return found
-
-
-LOADER_PARTS = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
-LOADER_TYPES = {"generator": "Generator", "epoch": "int"}  # of what is captured of each
-
-
-def is_loader(value: Any) -> bool:
-    """Whether it is torch's DataLoader, without a state_dict of its own."""
-    data = sys.modules.get("torch.utils.data")
-    return (
-        data is not None
-        and isinstance(value, data.DataLoader)
-        and not hasattr(value, "load_state_dict")
-    )
-
-
-def encode_loader(encoder: Encoder, loader: Any, name: str) -> dict[str, Any]:
-    """What decides in which order a DataLoader gives its items the next time."""
-    torch = sys.modules["torch"]
-    state: dict[str, Any] = {}
-    batches = getattr(loader, "batch_sampler", None)
-    parts = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-    for part, item in zip(LOADER_PARTS, parts, strict=True):
-        if isinstance(getattr(item, "generator", None), torch.Generator):
-            state[f"{part}.generator"] = item.generator
-        if part and type(getattr(item, "epoch", None)) is int:
-            state[f"{part}.epoch"] = item.epoch
-        if part and hasattr(item, "load_state_dict") and hasattr(item, "state_dict"):
-            state[part] = item
-    node = {"t": "loader", "state": encoder.encode(state, name)}
-    if has_lasting_workers(loader):
-        node["workers"] = loader._iterator is not None
-    return node
-
-
-def has_lasting_workers(loader: Any) -> bool:
-    return bool(getattr(loader, "persistent_workers", False)) and loader.num_workers > 0

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
-from flor.checkpoint import arrays, generators, modules, optimizers
+from flor.checkpoint import arrays, generators, loaders, optimizers
 from flor.checkpoint.capturable import has_only_attributes
 from flor.checkpoint.claims import Claims
 from flor.checkpoint.decoding import OBJECTS, Decoder, Instance, Lost, empty_map
-from flor.checkpoint.loading import FOREIGN, REST, fit_state
+from flor.checkpoint.loading import FOREIGN, REST, fit_state, fit_traces
 from flor.checkpoint.manifest import Node
-from flor.checkpoint.modules import LOADER_TYPES
 from flor.checkpoint.targets import (
     ABSENT,
     CHANGEABLE,
     is_of,
     kind_of,
-    part_of,
+    one,
     replace_content,
     takes_tensor,
     to_device,
@@ -310,27 +308,18 @@ class Restoration:
         return self.keep(node, target)
 
     def _loader(self, name: str, target: Any, node: dict[str, Any]) -> Any:
-        if not modules.is_loader(target):
-            raise RestoreError(f"{name} is a DataLoader in the checkpoint, not {kind_of(target)}")
-        if node.get("workers") and modules.has_lasting_workers(target):
+        if loaders.is_loader(target) != loaders.is_loader_node(node):
+            raise RestoreError(
+                f"{name} is {one(node['type'])} in the checkpoint, not {kind_of(target)}"
+            )
+        if node.get("workers") and loaders.has_lasting_workers(target):
 
             def begin() -> None:
                 if target._iterator is None:
                     iter(target)  # it draws a number when it is made, and was there already
 
             self.then(FOREIGN, name, begin)
-        for path, item in node["state"]["of"].items():
-            part, _, attribute = path.rpartition(".")
-            whole = path in modules.LOADER_PARTS  # a sampler with a state of its own
-            if not whole and (part not in modules.LOADER_PARTS or attribute not in LOADER_TYPES):
-                raise DamagedCheckpoint(f"a DataLoader with {path!r:.80}")
-            owner = part_of(name, target, part)
-            there = part_of(name, owner, attribute)
-            fitted = self.fit(f"{name}.{path}", there, item)
-            if fitted is not there:
-                if whole or type(fitted).__name__ != LOADER_TYPES[attribute]:
-                    raise unfit(f"{name}.{path}", fitted, there)
-                self.then(REST, name, partial(setattr, owner, attribute, fitted))
+        fit_traces(self, name, target, node["state"]["of"])
         return self.keep(node, target)
 
 

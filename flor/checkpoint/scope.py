@@ -16,7 +16,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flor.checkpoint import devices, load, memory, modules, rng, sizes
+from flor.checkpoint import devices, load, loaders, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.declared import Declared
 from flor.checkpoint.encoding import Encoder
@@ -162,7 +162,7 @@ class Scope:
         if not self._has_looped and not failed:
             self._service.warn(
                 "no flor.loop began in a flor.checkpointing block, which takes its checkpoints in "
-                "one: put the block around the main loop, for epoch in flor.loop(\"epoch\", …)"
+                'one: put the block around the main loop, for epoch in flor.loop("epoch", …)'
             )
         self._service.drain(quick=failed)
         self._collect()
@@ -210,11 +210,11 @@ class Scope:
             return
         here = main.open[level] = running(found)
         known = main.nested.get(level.name)
-        loader = weakref.ref(iterable) if modules.is_loader(iterable) else None
+        loader = weakref.ref(iterable) if loaders.is_source(iterable) else None
         main.nested[level.name] = Nested(here.code, here.line, loader)
         if known is None or known[:2] != here[:2]:
             self._service.prepare(here.code, here.line)
-            if loader is not None and modules.has_lasting_workers(iterable):
+            if loaders.is_loader(iterable) and loaders.has_lasting_workers(iterable):
                 self._service.warn(
                     f"the DataLoader of loop {level.name!r} keeps its workers between epochs, and "
                     "the random numbers that they draw are in no checkpoint: a replay repeats the "
@@ -342,8 +342,13 @@ class Scope:
         for name, nested in main.nested.items():
             loader = nested.loader() if nested.loader is not None else None
             if loader is not None:
-                found[f"loader {name}"] = encoder.encode(loader, f"the DataLoader of {name}")
+                found[f"loader {name}"] = self._encode_source(encoder, loader, name)
         return found
+
+    def _encode_source(self, encoder: Encoder, loader: Any, name: str) -> Any:
+        if loaders.is_loader(loader) or identity(loader) in encoder._declared:
+            return encoder.encode(loader, f"the DataLoader of {name}")
+        return loaders.encode_loader(encoder, loader, f"the items of {name}")
 
     def _encode_objects(self, encoder: Encoder) -> dict[str, Any]:
         """Modules first: optimizers keep what belongs to none of them."""

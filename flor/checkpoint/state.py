@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flor.checkpoint import arrays, modules, rng, signing
+from flor.checkpoint import arrays, loaders, modules, rng, signing
 from flor.checkpoint.decoding import Decoder, Lost
 from flor.checkpoint.leaves import Leaves
 from flor.checkpoint.manifest import Manifest, Node
@@ -97,17 +97,23 @@ class State(Mapping[str, Any]):
         return [*rng.restore(held), *(states.keys() - held.keys())]
 
     def _node_for(self, name: str, target: Any) -> Node:
-        """A DataLoader that was not declared is known by the loop that ran over it."""
-        if name not in self._nodes and modules.is_loader(target):
-            loaders = {
-                key.removeprefix(LOADER): node
-                for key, node in self.manifest.rng.items()
-                if key.startswith(LOADER)
-            }
-            if name in loaders:
-                return loaders[name]
-            if len(loaders) == 1:
-                return next(iter(loaders.values()))
+        """What a loop ran over and was not declared is known by the name of the loop."""
+        if name in self._nodes:
+            return self._nodes[name]
+        found = {
+            key.removeprefix(LOADER): node
+            for key, node in self.manifest.rng.items()
+            if key.startswith(LOADER)
+        }
+        if name in found:
+            return found[name]
+        if loaders.is_loader(target) and found:
+            if len(found) == 1:
+                return next(iter(found.values()))
+            raise NoCheckpoint(
+                f"this checkpoint holds no {name!r}; DataLoaders that were not declared go by the "
+                f"loops that ran over them: {', '.join(f'{key}=…' for key in found)}"
+            )
         return self.node(name)
 
     def _rng_states(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def unfit(name: str, value: Any, target: Any) -> RestoreError:
         )
     kind = value.type_name if isinstance(value, Instance) else type(value).__name__
     return RestoreError(
-        f"{name} is {_one(kind)} in the checkpoint and cannot be put into {kind_of(target)}; "
+        f"{name} is {one(kind)} in the checkpoint and cannot be put into {kind_of(target)}; "
         f"take it from the state: flor.load(…)[{name!r}]"
     )
 
@@ -36,10 +36,10 @@ def shape_of(block: Any) -> str:
 
 def kind_of(value: Any) -> str:
     """As a text reads on: a list, an int, nothing."""
-    return "nothing" if value is ABSENT else _one(type(value).__name__)
+    return "nothing" if value is ABSENT else one(type(value).__name__)
 
 
-def _one(kind: str) -> str:
+def one(kind: str) -> str:
     return f"an {kind}" if kind[:1] in "AEIOUaeiou" else f"a {kind}"
 
 
@@ -73,15 +73,6 @@ def to_device(value: Any, device: str | None) -> Any:
     if value.grad is not None:
         moved.grad = value.grad.to(place)
     return moved
-
-
-def part_of(name: str, owner: Any, path: str) -> Any:
-    """What a dotted path of attributes leads to."""
-    for attribute in filter(None, path.split(".")):
-        if not hasattr(owner, attribute):
-            raise RestoreError(f"{name} has no {path}, which the checkpoint has a state for")
-        owner = getattr(owner, attribute)
-    return owner
 
 
 def is_of(target: Any, type_name: str) -> bool:

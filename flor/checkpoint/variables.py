@@ -15,8 +15,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flor.checkpoint import arrays
-from flor.checkpoint.capturable import identity
-from flor.checkpoint.encoding import OPAQUE, Encoder
+from flor.checkpoint.capturable import OPAQUE, has_state, identity
+from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.frames import (
     NOTHING,
     is_generator,
@@ -27,7 +27,6 @@ from flor.checkpoint.frames import (
     user_frame,
 )
 from flor.checkpoint.manifest import Frame, Missing, Node
-from flor.checkpoint.modules import has_state
 from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
 from flor.source.liveness import live_after, live_at, live_at_head
 from flor.source.names import hands_on

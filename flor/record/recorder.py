@@ -353,7 +353,7 @@ class Recorder:
         """Call a checkpointing block; nothing that goes wrong there stops a training."""
         try:
             return hook(*args, **more) or 0.0
-        except Exception as error:  # noqa: BLE001 - the shield
+        except Exception as error:
             if is_from_handler(error):
                 raise
             with suppress(Exception):
@@ -374,7 +374,7 @@ class Recorder:
             return values.encode_scalar(value) or values.encode(value, self._objects.put)
         except values.Unstorable as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - a foreign type may raise anything while it is read
+        except Exception as error:
             if is_from_handler(error):
                 raise
             reason = f"cannot be read: {type(error).__name__}: {error}"

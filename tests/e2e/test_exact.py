@@ -392,3 +392,37 @@ def test_results_of_a_long_training_are_the_same_with_checkpoints_all_the_time(
 
     assert len(recorded.strip()) == hashlib.sha256().digest_size * 2
     assert project.python("train.py", FLOR_DISABLE="1").stdout == recorded
+
+
+SOURCES = """
+import json, os, random, sys
+import flor
+RESUME = int(os.environ.get("RESUME", -1))
+class Batches:
+    def __init__(self): self.rng, self.passes = random.Random(3 + RESUME), 0
+    def __iter__(self):
+        self.passes += 1
+        return iter([self.rng.random() + self.passes for _ in range(3)])
+weights, batches, trace = [0.0], Batches(), []
+if RESUME >= 0:
+    flor.load(sys.argv[1], epoch=RESUME, weights=weights, step=batches)
+with flor.checkpointing(weights=weights):
+    for epoch in flor.loop("epoch", range(RESUME + 1, 7)):
+        for x in flor.loop("step", batches):
+            weights[0] += x
+            trace.append([epoch, weights[0].hex()])
+json.dump(trace, open("result.json", "w"))
+"""
+
+
+def test_an_iterable_of_ones_own_goes_on_where_it_was(project: Project) -> None:
+    """It was not declared: the loop that ran over it names it."""
+    project.write("train.py", SOURCES)
+    project.python("train.py", FLOR_OVERHEAD="inf")
+    whole = json.loads((project.root / "result.json").read_text())
+    run_id = project.journals()[-1][0]["run_id"]
+
+    project.python("train.py", run_id, RESUME="3", FLOR_DISABLE="1")
+
+    later = json.loads((project.root / "result.json").read_text())
+    assert later == [entry for entry in whole if entry[0] > 3]
