@@ -6,7 +6,6 @@ PYTEST_DONT_REWRITE: its asserts call `locals()`, and functions that do so are n
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,10 @@ import pytest
 
 from flor.checkpoint.declared import Declared
 
-warned: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    warned.clear()
-
 
 def begun(**objects: Any) -> Declared:
     """What a main loop in the calling function begins with."""
-    declared = Declared(objects, warned.append)
+    declared = Declared(objects)
     declared.begin(sys._getframe(1))
     return declared
 
@@ -71,7 +62,7 @@ def test_a_deleted_name_leaves_the_object():
     del value
 
     assert followed(declared) is kept
-    assert warned == []
+    assert not declared.replaced
 
 
 def test_another_kind_of_object_is_told_and_not_followed():
@@ -82,8 +73,23 @@ def test_another_kind_of_object_is_told_and_not_followed():
 
     assert followed(declared) == [1]
     assert value is first
-    assert len(warned) == 1
-    assert "checkpoints hold the first" in warned[0]
+    assert declared.held() == {}
+    assert declared.replaced == {"x": "means a dict now, and a list was given to checkpointing"}
+    value = [2]
+    assert followed(declared) is value
+    assert not declared.replaced
+
+
+def test_another_optimizer_takes_the_place_of_one():
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(1, 1)
+    value: Any = torch.optim.Adam(net.parameters())
+    declared = begun(x=value)
+    value = torch.optim.SGD(net.parameters(), lr=0.1)
+    assert followed(declared) is value
+    value = net
+    assert followed(declared) is not net
+    assert "x" in declared.replaced
 
 
 class Trainer:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from types import FrameType
 from typing import Any, NamedTuple
 
-from flor.checkpoint import arrays
-from flor.checkpoint.capturable import identity
+from flor.checkpoint import arrays, modules
+from flor.checkpoint.capturable import has_state, identity
 from flor.checkpoint.frames import NOTHING, attributes, look_up, names_of
 
 # Many names mean the same one of these: only the declared name itself is followed.
@@ -34,10 +34,10 @@ class _Named(NamedTuple):
 class Declared:
     """The objects by the name that each was declared with."""
 
-    def __init__(self, objects: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+    def __init__(self, objects: Mapping[str, Any]) -> None:
         self.objects = dict(objects)
+        self.replaced: dict[str, str] = {}  # whose names mean something else now: why they are gone
         self.all_seen = False  # torch tells of all that may change in them
-        self._warn = warn
         self._outer: dict[str, _Named] = {}  # in the main loop's frame
         self._inner: dict[str, _Named] = {}  # in the nested loop's, if that is another
         self._parameters: list[Any] = []
@@ -71,17 +71,22 @@ class Declared:
         """The paths in the main loop's frame that stand for declared objects."""
         return frozenset(named.path for named in self._outer.values())
 
+    def held(self) -> dict[str, Any]:
+        """Those that a checkpoint can hold."""
+        return {name: item for name, item in self.objects.items() if name not in self.replaced}
+
     def _bind(self, name: str, value: Any) -> None:
         old = self.objects[name]
+        if value is old:
+            self.replaced.pop(name, None)
         if value is old or value is NOTHING:
             return
-        if _is_alike(type(old), type(value)):
+        if _is_alike(old, value):
             self.objects[name] = value
+            self.replaced.pop(name, None)
         else:
-            self._warn(
-                f"{name} is another object now than the one given to flor.checkpointing; "
-                "checkpoints hold the first"
-            )
+            here, there = type(value).__name__, type(old).__name__
+            self.replaced[name] = f"means a {here} now, and a {there} was given to checkpointing"
 
     def _names_in(self, frame: FrameType) -> dict[str, _Named]:
         """Under which name each object is found there; under its own, if that is one of them."""
@@ -138,6 +143,9 @@ def _is_seen(value: Any) -> bool:
     return own or any(True for _ in _tensors(value))
 
 
-def _is_alike(old: type, new: type) -> bool:
-    """Whether an object of one type may take the place of one of the other."""
-    return issubclass(old, PLAIN) or issubclass(new, old) or issubclass(old, new)
+def _is_alike(old: Any, new: Any) -> bool:
+    """Whether an object may have taken the place of another: an optimizer that of another kind."""
+    if has_state(old) and has_state(new):
+        return modules.rank(old) == modules.rank(new)
+    one, other = type(old), type(new)
+    return issubclass(one, PLAIN) or issubclass(one, other) or issubclass(other, one)

@@ -92,7 +92,7 @@ class Scope:
     def __init__(self, service: Service, number: int, objects: dict[str, Any]) -> None:
         self._service = service
         self._number = number
-        self._declared = Declared(objects, service.warn)
+        self._declared = Declared(objects)
         self._pid = os.getpid()
         self._main: Main | None = None
         self._staging = Staging()
@@ -314,8 +314,10 @@ class Scope:
         service = self._service
         self._declared.follow(moment.outer, moment.inner)
         self._staging.begin(live=self._live)
-        names = {identity(value): name for name, value in self._declared.objects.items()}
-        encoder = Encoder(self._staging, names)
+        encoder = Encoder(
+            self._staging,
+            {identity(value): name for name, value in self._declared.held().items()},
+        )
         encoder.devices = cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
@@ -352,10 +354,13 @@ class Scope:
 
     def _encode_objects(self, encoder: Encoder) -> dict[str, Any]:
         """Modules first: optimizers keep what belongs to none of them."""
-        objects = self._declared.objects
+        objects = self._declared.held()
         order = sorted(objects.items(), key=lambda item: modules.rank(item[1]))
         found = {name: encoder.root(name, value) for name, value in order}
-        return {name: found[name] for name in objects}
+        for name, why in self._declared.replaced.items():
+            encoder.missing.append(Missing(name, why))
+            found[name] = {"t": "missing", "why": why}
+        return {name: found[name] for name in self._declared.objects}
 
     def _encode_frames(
         self, encoder: Encoder, objects: dict[str, Any], main: Main, moment: Moment

@@ -391,15 +391,16 @@ def test_what_loops_ran_over_is_dropped_with_them(project: Project) -> None:
         assert out == "True 1\nTrue 2\nTrue 3\n"
 
 
-def test_a_block_that_sees_no_loop_says_so(project: Project) -> None:
+@pytest.mark.parametrize(
+    "loop", ["for _ in range(3):", "for _ in flor.loop('x', [1]):\n    pass\nif 1:"]
+)
+def test_a_block_that_sees_no_loop_says_so(project: Project, loop: str) -> None:
+    before, _, header = loop.rpartition("\n")
     told = train(
         project,
-        """
-        with flor.checkpointing(weights=weights):
-            for epoch in range(3):
-                weights[0] += 1
-        """,
+        f"{before}\nwith flor.checkpointing(weights=weights):\n    {header}\n        weights[0] += 1\n",
     )
 
     assert told.count("flor: ") == 1
     assert "no flor.loop began" in told
+    assert taken(project) == []

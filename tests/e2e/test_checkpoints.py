@@ -315,22 +315,6 @@ PLACES: dict[str, tuple[str, list[str]]] = {
         """,
         EACH_STEP,
     ),
-    "no loop at all": (
-        """
-        with flor.checkpointing(weights=weights):
-            weights[0] += 1
-        """,
-        [],
-    ),
-    "a loop before the block": (
-        """
-        for epoch in flor.loop("epoch", range(3)):
-            weights[0] += 1
-        with flor.checkpointing(weights=weights):
-            pass
-        """,
-        [],
-    ),
     "continue": (
         """
         with flor.checkpointing(weights=weights):

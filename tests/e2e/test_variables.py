@@ -488,7 +488,7 @@ def test_a_declared_name_that_is_bound_to_something_else_is_told_once(project: P
     )
 
     assert told.count("flor: ") == 1
-    assert "net is another object now than the one given to flor.checkpointing" in told
+    assert "do not hold net: it means a Wrapped now, and a Net was given to checkpointing" in told
 
 
 def test_functions_between_the_loops_are_held_as_far_as_they_are_plain(project: Project) -> None:
