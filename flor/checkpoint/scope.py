@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flor.checkpoint import devices, load, loaders, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.declared import Declared
-from flor.checkpoint.encoding import Encoder
+from flor.checkpoint.encoding import Devices, Encoder
 from flor.checkpoint.frames import Running, is_generator, left_on_purpose, running, user_frame
+from flor.checkpoint.kept import Kept
 from flor.checkpoint.manifest import Frame, Leaf, Manifest, Missing
 from flor.checkpoint.policy import Policy
 from flor.checkpoint.service import Service
@@ -76,6 +77,7 @@ class Main:
     before: int | None = None  # what hinted at the objects' state when a nested loop began
     taken: int = -1  # the iteration of the newest checkpoint
     seen: int | None = None  # what hinted at the objects' state then
+    kept: Kept | None = None  # what it holds of them, once it is written
     outdated: bool = False  # a nested loop may have changed them since
     began: float = 0.0  # of this iteration
     stalled: float = 0.0  # in this iteration
@@ -250,11 +252,24 @@ class Scope:
 
     def _take_final(self, main: Main, frame: FrameType | None) -> None:
         """The state after the last iteration, unless it was taken already."""
-        changed = main.outdated or self._declared.changes() != main.seen
-        if main.taken == main.level.iteration and not changed:
-            return
+        began = perf_counter()
         self._service.drain()
-        self._checkpoint(main, Moment(None, frame, frame, "after", True, perf_counter()))
+        if main.taken == main.level.iteration and not self._has_changed(main, frame):
+            return
+        self._checkpoint(main, Moment(None, frame, frame, "after", True, began))
+
+    def _has_changed(self, main: Main, frame: FrameType | None) -> bool:
+        """Whether the objects are others than in the newest checkpoint. Bytes are compared, but for
+        those on a GPU, of which torch tells."""
+        self._declared.follow(frame)
+        if self._declared.changes() != main.seen:
+            return True
+        if self._live or main.kept is None:
+            return main.outdated
+        encoder = self._encoder(main.kept.with_gradients, devices.Unread())
+        objects = self._encode_objects(encoder)
+        pending = self._staging.end()
+        return not main.kept.holds(objects, pending)
 
     def _checkpoint(self, main: Main, moment: Moment) -> None:
         """Copy the state and hand it to the background."""
@@ -264,13 +279,15 @@ class Scope:
             return
         pending = self._staging.end()
         main.taken, main.outdated = main.level.iteration, False
-        main.seen = self._declared.changes()
+        main.seen, main.kept = self._declared.changes(), None
+        with_gradients = self._keeps_gradients(main, moment.boundary)
         loop, background = main.level.id, self._service.background
         cpu, stall = background.cpu_seconds, 0.0
 
         def done(written: Written, leaves: list[Leaf]) -> None:
             if not self._staging.live:
                 self._staging.remember(pending, leaves)
+                main.kept = Kept(manifest.objects, leaves, with_gradients)
             spent = background.cpu_seconds - cpu
             self._ended.append(Ended(spent, before, load.sample(), stall))
             self._service.list_checkpoint(
@@ -313,15 +330,10 @@ class Scope:
         """The document of a checkpoint; what it tells of is copied."""
         service = self._service
         self._declared.follow(moment.outer, moment.inner)
-        self._staging.begin(live=self._live)
-        encoder = Encoder(
-            self._staging,
-            {identity(value): name for name, value in self._declared.held().items()},
-        )
-        encoder.devices = cuda = self._cuda()
+        cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
-        encoder.with_gradients = self._keeps_gradients(main, moment.boundary)
+        encoder = self._encoder(self._keeps_gradients(main, moment.boundary), cuda)
         manifest = Manifest(
             run_id=service.run_id,
             number=service.next_number(),
@@ -338,6 +350,14 @@ class Scope:
         for item in encoder.missing:
             service.warn_missing(item)
         return replace(manifest, frames=tuple(frames), missing=tuple(encoder.missing))
+
+    def _encoder(self, with_gradients: bool, copying: Devices | None) -> Encoder:
+        """What encodes the values of a checkpoint that begins."""
+        self._staging.begin(live=self._live)
+        names = {identity(value): name for name, value in self._declared.held().items()}
+        encoder = Encoder(self._staging, names)
+        encoder.with_gradients, encoder.devices = with_gradients, copying
+        return encoder
 
     def _encode_rng(self, encoder: Encoder, main: Main) -> dict[str, Any]:
         found = {name: encoder.encode(state, f"rng {name}") for name, state in rng.states().items()}

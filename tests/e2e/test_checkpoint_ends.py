@@ -322,3 +322,58 @@ def test_epochs_are_skipped_rather_than_the_training_waits_for_the_disk(project:
     assert len(numbers) < 40
     assert numbers[-1] == 59
     assert waited < wrote
+
+
+LATE = {
+    "an array": "weights = np.zeros(1000)\ndef train(): weights[...] += 1\nlate = train",
+    "a list": "weights = [1]\ndef train(): weights.append(7)\nlate = train",
+    "an average by hand": (
+        "weights = torch.zeros(70000)\n"
+        "def train(): weights.add_(1)\n"
+        "def late(): weights.data.mul_(.9)"
+    ),
+    "statistics": (
+        "weights = torch.nn.BatchNorm1d(3)\n"
+        "def train(): torch.nn.init.normal_(weights.weight)\n"
+        "def late(): weights(torch.randn(9, 3))"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_the_last_state_is_the_one_at_the_end(project: Project, what: str) -> None:
+    """What changes behind the nested loop, whoever does not see that, is in the last checkpoint."""
+    pytest.importorskip("torch")
+    project.write(
+        "train.py",
+        f"import flor, torch, numpy as np\n{LATE[what]}\n"
+        "def shown(x): return str(x.state_dict() if hasattr(x, 'state_dict') else x)\n"
+        "with flor.checkpointing(weights=weights):\n"
+        "    for epoch in flor.loop('epoch', range(3)):\n"
+        "        for step in flor.loop('step', range(2)):\n"
+        "            train()\n"
+        "        late()\n"
+        "end = shown(weights)\n"
+        "flor.load(weights=weights)\n"
+        "print(shown(weights) == end)\n",
+    )
+
+    assert project.python("train.py", FLOR_OVERHEAD="inf").stdout == "True\n"
+    assert taken(project)[-2:] == ["epoch 2 after step, last", "epoch 2, last"]
+
+
+def test_what_does_not_change_any_more_is_taken_once(project: Project) -> None:
+    train(
+        project,
+        """
+        weights, other = [0] * 5000, {"a": 1}
+        with flor.checkpointing(weights=weights, other=other):
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(2)):
+                    weights[step] += 1
+                for row in flor.loop("validation", range(2)):
+                    sum(weights)
+        """,
+    )
+
+    assert taken(project)[-1] == "epoch 2 after step, last"

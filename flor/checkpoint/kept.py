@@ -1,0 +1,59 @@
+"""What a checkpoint that is written holds of the declared objects, to tell whether they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flor.checkpoint.manifest import Leaf, Node
+from flor.checkpoint.staging import Pending
+
+NUMBERS = ("leaf", "id", "to")  # of a node; they may differ though the values are the same
+MAPS = {"attributes": 2, "traces": 2, "grads": 1, "buffers": 1, "metadata": 1}
+"""Parts of a node that are no nodes but name some; or (2) name what names some."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The nodes of a written checkpoint's objects, and its leaves."""
+
+    objects: dict[str, Node]
+    leaves: Sequence[Leaf]
+    with_gradients: bool
+
+    def holds(self, objects: dict[str, Node], pending: Sequence[Pending]) -> bool:
+        """Whether these are the same, to the last byte. What was not read counts as the same."""
+        waiting: list[tuple[Any, Any, int]] = [(self.objects, objects, 1)]
+        while waiting:
+            one, other, maps = waiting.pop()
+            if type(one) is not type(other):
+                return False
+            if isinstance(one, list):
+                if len(one) != len(other):
+                    return False
+                waiting += [(*pair, 0) for pair in zip(one, other, strict=True)]
+            elif not isinstance(one, dict):
+                if one != other and not (one != one and other != other):  # noqa: PLR0124 - NaN
+                    return False
+            elif one.keys() - {"id"} != other.keys() - {"id"} and not maps:
+                return False
+            elif maps:
+                if one.keys() != other.keys():
+                    return False
+                waiting += [(one[key], other[key], maps - 1) for key in one]
+            else:
+                if "leaf" in one and not self._is(one["leaf"], pending[other["leaf"]]):
+                    return False
+                parts = one.keys() - set(NUMBERS)
+                waiting += [(one[key], other[key], _maps(one, key)) for key in parts]
+        return True
+
+    def _is(self, leaf: int, other: Pending) -> bool:
+        return other.unread or other.leaf == self.leaves[leaf]
+
+
+def _maps(node: dict[str, Any], part: str) -> int:
+    if part == "of":
+        return int(node["t"] in ("map", "instance"))
+    return MAPS.get(part, 0)
