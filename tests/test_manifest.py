@@ -86,12 +86,24 @@ def inside(document: Any, place: tuple[Any, ...]) -> Any:
     return document
 
 
+def packed(manifest: Manifest) -> bytes:
+    """What is stored of it."""
+    steps = manifest.packed()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            content: bytes = end.value
+            return content
+
+
 # --- to bytes and back ---------------------------------------------------------------------
 
 
 @given(MANIFESTS)
 def test_a_manifest_comes_back(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    assert Manifest.from_bytes(packed(manifest)) == manifest
 
 
 @given(MANIFESTS)
@@ -122,6 +134,27 @@ def test_it_tells_what_it_needs_and_how_much_that_is() -> None:
 
     assert manifest.digests == {"a" * 64, "b" * 64}
     assert manifest.size_bytes == 115
+
+
+def test_a_long_one_is_made_in_short_steps_and_is_the_same() -> None:
+    node = {"t": "tensor", "shape": [3], "leaf": 7}
+    state = {"t": "map", "of": {f"p{number}": node for number in range(20_000)}}
+    numbered = {"t": "dict", "items": [[number, state["of"]] for number in range(3)]}
+    manifest = Manifest(
+        "run", 1, (), None, False, {"net": {"of": state, "t": "state"}, "o": numbered}
+    )
+
+    assert sum(1 for _ in manifest.packed()) > 100
+    assert json.loads(manifest.to_bytes())["objects"] == manifest.objects
+    assert Manifest.from_bytes(packed(manifest)) == manifest
+    assert len(packed(manifest)) < len(manifest.to_bytes()) / 10
+
+
+@pytest.mark.parametrize("end", [1, 20, -1])
+def test_what_is_stored_has_to_be_whole(end: int) -> None:
+    manifest = Manifest("run", 1, (), None, False, {})
+    with pytest.raises(DamagedCheckpoint):
+        Manifest.from_bytes(packed(manifest)[:end])
 
 
 # --- documents that flor did not write -----------------------------------------------------

@@ -1,13 +1,15 @@
 """The document of one checkpoint: what it holds, and where the bytes are.
 
-A manifest is JSON, stored as an object like any other; the journal's `checkpoint` line names it and
-is written last. It holds nodes (see `flor.checkpoint.encoding`), whose bytes are leaves: places in
-objects. Nothing here touches a file.
+A manifest is JSON, compressed and stored as an object like any other; the journal's `checkpoint`
+line names it and is written last. It holds nodes (see `flor.checkpoint.encoding`), whose bytes are
+leaves: places in objects. Nothing here touches a file.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +17,11 @@ from flor.errors import DamagedCheckpoint
 from flor.model import Context, Step
 
 MANIFEST_FORMAT = 1
+PACKED = b"flor checkpoint\n"  # begins what is stored; the rest is the document, compressed
+PACKING = 1  # the quickest
+MOST_BYTES = 2**30  # of a document; nobody's file makes a process take more
+ITEMS = 500  # at a time
+DOUBTS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error)
 
 Node = Any
 """A value as JSON: a scalar as it is, anything else as `{"t": kind, …}`."""
@@ -92,6 +99,19 @@ class Manifest:
         return sum(leaf.size_bytes for leaf in set(self.leaves))
 
     def to_bytes(self) -> bytes:
+        """The document."""
+        return b"".join(self._pieces())
+
+    def packed(self) -> Generator[None, None, bytes]:
+        """The steps of making the bytes that are stored; the last one returns them."""
+        packer = zlib.compressobj(PACKING)
+        found = [PACKED]
+        for piece in self._pieces():
+            found.append(packer.compress(piece))
+            yield
+        return b"".join([*found, packer.flush()])
+
+    def _pieces(self) -> Iterator[bytes]:
         data = vars(self) | {
             "format": MANIFEST_FORMAT,
             "place": [list(step) for step in self.place],
@@ -101,14 +121,17 @@ class Manifest:
             "pickles": list(self.pickles),
         }
         # Lone surrogates stand as they are: escaped, two in a row would be read as one letter.
-        text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-        return text.encode("utf-8", "surrogatepass")
+        for text in _texts(data):
+            yield text.encode("utf-8", "surrogatepass")
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Raises DamagedCheckpoint for what no flor of this format wrote."""
+        """From the document or what is stored of it.
+
+        Raises DamagedCheckpoint for what no flor of this format wrote.
+        """
         try:
-            data = json.loads(content)
+            data = json.loads(_unpacked(content))
             if data.pop("format") != MANIFEST_FORMAT:
                 raise DamagedCheckpoint(
                     "the checkpoint's manifest has another format; upgrade flor "
@@ -126,8 +149,59 @@ class Manifest:
             )
             _insist_on_types(manifest)
             return manifest
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except DOUBTS as error:
             raise DamagedCheckpoint(f"not a manifest of a checkpoint: {error}") from error
+
+
+def may_be_one(beginning: bytes) -> bool:
+    """Whether an object that begins so may be a manifest."""
+    return beginning[:1] == b"{" or beginning.startswith(PACKED)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """The document. Raises zlib.error, ValueError."""
+    if not content.startswith(PACKED):
+        return content
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(content[len(PACKED) :], MOST_BYTES)
+    if not unpacker.eof:
+        raise ValueError("its end is missing, or it is too long")
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """JSON, in pieces that take a millisecond: nothing else runs meanwhile."""
+    if not _is_long(value):
+        yield _dumps(value)
+        return
+    is_dict = isinstance(value, dict)
+    items = list(value.items()) if is_dict else value
+    yield "{" if is_dict else "["
+    for start in range(0, len(items), ITEMS):
+        some = items[start : start + ITEMS]
+        comma = "," if start else ""
+        if not any(_is_long(item[1] if is_dict else item) for item in some):
+            yield comma + _dumps(dict(some) if is_dict else some)[1:-1]
+            continue
+        for item in some:
+            yield comma + (f"{_dumps(item[0])}:" if is_dict else "")
+            yield from _texts(item[1] if is_dict else item)
+            comma = ","
+    yield "}" if is_dict else "]"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_long(value: Any, depth: int = 8) -> bool:
+    """Whether there is much in it, as far as a short look tells."""
+    if not isinstance(value, (dict, list)) or not depth:
+        return False
+    if len(value) > ITEMS:
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return any(_is_long(item, depth - 1) for item in inside)
 
 
 def _insist_on_types(manifest: Manifest) -> None:

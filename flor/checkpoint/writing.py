@@ -242,8 +242,7 @@ def write(
     if pickles:
         digests = [signing.digest(pending[number].content) for number in pickles]
         manifest = replace(manifest, signature=signing.sign(digests))
-    content = manifest.to_bytes()
-    yield
+    content = yield from manifest.packed()
     digest = (yield from objects.put(content)).digest
     for name in {leaf.digest for leaf in places}:
         if not objects.store.use(name, objects.sizes[name]):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 
-from flor.checkpoint.manifest import Manifest
+from flor.checkpoint.manifest import Manifest, may_be_one
 from flor.errors import BucketError, DamagedCheckpoint
 from flor.objects import ObjectStore, is_digest
 from flor.store.bucket import Bucket
@@ -67,8 +67,9 @@ class Manifests:
         """The manifest that an object here may be, listed or not."""
         path = self._store.path(digest)
         with contextlib.suppress(OSError, DamagedCheckpoint), path.open("rb") as file:
-            if file.read(1) == b"{" and path.stat().st_size <= MANIFEST_BYTES:
-                return Manifest.from_bytes(b"{" + file.read())
+            beginning = file.read(64)
+            if may_be_one(beginning) and path.stat().st_size <= MANIFEST_BYTES:
+                return Manifest.from_bytes(beginning + file.read())
         return None
 
     def _local(self, digest: str) -> bytes | None:
