@@ -141,3 +141,18 @@ def test_changes_are_seen_in_every_parameter():
     assert declared.all_seen
     assert not begun(x=net, history=[]).all_seen
     assert begun(x=[1]).changes() is None
+
+
+def test_parameters_without_numbers_are_watched_once_they_have_some():
+    torch = pytest.importorskip("torch")
+    net = x = torch.nn.LazyLinear(2)
+    declared = begun(x=x)
+    assert declared.changes() is None
+    net(torch.ones(1, 3))
+    assert followed(declared) is x
+    before = declared.changes()
+    with torch.no_grad():
+        net.weight += 1
+
+    assert before is not None
+    assert declared.changes() != before

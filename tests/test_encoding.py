@@ -569,7 +569,6 @@ UNCAPTURABLE: dict[str, tuple[Callable[[], Any], str]] = {
     "thread": (threading.Thread, "pickled"),
     "slots around a lock": (lambda: Slotted(threading.Lock()), "pickled"),
     "what fails": (Raising, "not now"),
-    "own factory": (lambda: defaultdict(lambda: 1, a=2), "factory"),
     "module as a key": (lambda: {nn.Linear(1, 1): 1}, "identity"),
 }
 

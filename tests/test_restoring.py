@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,6 +99,19 @@ def test_plain_objects_are_changed_where_they_are(tmp_path: Path) -> None:
     assert table == {"a": {"b": [3]}, 4: deque([5])}
     assert table["a"]["b"] is deep
     assert table[4] is queue
+
+
+def test_a_factory_that_is_code_stays_the_one_that_is_there(tmp_path: Path) -> None:
+    counts = defaultdict(lambda: 7, a=1)
+    state = take(tmp_path, {"counts": counts})
+    other: Any = defaultdict(lambda: 8, b=2)
+
+    state.restore({"counts": other})
+
+    assert (other, other["new"]) == ({"a": 1, "new": 8}, 8)
+    assert state["counts"] == {"a": 1}
+    with pytest.raises(KeyError):
+        state["counts"]["new"]
 
 
 def test_tensors_and_arrays_are_changed_where_they_lie(tmp_path: Path) -> None:

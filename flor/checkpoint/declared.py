@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
+from operator import attrgetter, is_not
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Declared:
         self._outer: dict[str, _Named] = {}  # in the main loop's frame
         self._inner: dict[str, _Named] = {}  # in the nested loop's, if that is another
         self._parameters: list[Any] = []
+        self._is_lazy = False  # some have no numbers yet
 
     # --- what they are called -----------------------------------------------------------------
 
@@ -64,7 +65,7 @@ class Declared:
                 with names_of(frame) as (local, module):
                     for name, (path, is_global) in known.items():
                         self._bind(name, look_up(path, module if is_global else local))
-        if any(old is not new for old, new in zip(before, self.objects.values(), strict=True)):
+        if self._is_lazy or any(map(is_not, before, self.objects.values())):
             self._watch()
 
     def followed(self) -> frozenset[str]:
@@ -121,7 +122,8 @@ class Declared:
         found = {
             identity(item): item for value in self.objects.values() for item in _tensors(value)
         }
-        self._parameters = [item for item in found.values() if not item.is_inference()]
+        self._is_lazy = any(map(_is_lazy, found.values()))
+        self._parameters = [item for item in found.values() if _is_watched(item)]
         self.all_seen = bool(self._parameters) and all(map(_is_seen, self.objects.values()))
 
 
@@ -135,6 +137,14 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, torch.optim.Optimizer):
         for group in value.param_groups:
             yield from group["params"]
+
+
+def _is_lazy(parameter: Any) -> bool:
+    return "Uninitialized" in type(parameter).__name__
+
+
+def _is_watched(parameter: Any) -> bool:
+    return not _is_lazy(parameter) and not parameter.is_inference()
 
 
 def _is_seen(value: Any) -> bool:

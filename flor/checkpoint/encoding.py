@@ -204,10 +204,9 @@ class Encoder:
         if kind is not dict:
             node["type"] = kind.__name__
         if kind is defaultdict:
-            factory = value.default_factory  # type: ignore[attr-defined]
-            if factory is not None and factory not in FACTORIES:
-                raise Uncapturable(f"is a defaultdict whose factory is {factory!r}")
-            node["factory"] = FACTORIES.get(factory)
+            # Another factory is code: what it is restored into has its own, else a missing key is
+            # an error.
+            node["factory"] = FACTORIES.get(value.default_factory)  # type: ignore[attr-defined]
         items, encode = list(value.items()), self.encode
         if set(map(type, value)) <= {str}:
             node["of"] = {
