@@ -12,9 +12,7 @@ import builtins
 import contextlib
 import hashlib
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from urllib.parse import urlsplit
 from flor.config import MiB, Settings
 from flor.errors import BucketError, ConfigError, ObjectMissing
 from flor.objects import ObjectStore, is_digest, partial_of
+from flor.store.patience import PAUSE_SECONDS, Patience, first_line
 
 T = TypeVar("T")
 
@@ -32,7 +31,6 @@ QUICK_SECONDS = 20  # for a request that moves no content
 SILENT_SECONDS = 30  # a download that brings nothing for so long is broken off
 PART_SECONDS = 180  # for one part of an upload
 PATIENCE_SECONDS = 20.0  # from a first failure; after it nothing is tried again
-PAUSE_SECONDS = (0.2, 4.0)  # before the next try: at first, at most
 
 PART_BYTES = 8 * MiB  # of an upload; what is no larger goes in one request
 MOST_PARTS = 9000  # S3 allows 10,000
@@ -43,15 +41,10 @@ CREDENTIALS = (
     *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT"),
 )
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CLIENT_OPTIONS = (
     *("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate"),
     "proxy_excludes",
 )
-
-_STATUS = re.compile(r"status code: (\d{3})(?:.*?<Code>(\w+)</Code>)?", re.DOTALL)
-_WRITING = re.compile(r"performing (PUT|POST)")
-_CAUSE = re.compile(r'\b(?:message|error): "([^"]+)"')
 
 _user_pid: int | None = None  # the process whose threads do obstore's work
 
@@ -158,7 +151,7 @@ class Bucket:
     ) -> bool:
         """Hand the object's content to `write`; a connection that breaks is taken up again."""
         hasher, place = hashlib.blake2b(digest_size=32), 0
-        patience = _Patience(self, f"fetch {digest[:12]}… from")
+        patience = Patience(self.url, f"fetch {digest[:12]}… from", self._patience_seconds)
         store = self._store(24 * 3600, SILENT_SECONDS)
         whole = None
         while whole is None or place < whole:
@@ -216,7 +209,7 @@ class Bucket:
 
     def _ask(self, what: str, request: Callable[[], T]) -> T:
         """The answer to a request, after some tries. Raises BucketError or FileNotFoundError."""
-        patience = _Patience(self, what)
+        patience = Patience(self.url, what, self._patience_seconds)
         while True:
             try:
                 return request()
@@ -283,56 +276,8 @@ class Bucket:
             )
         except obstore.exceptions.BaseError as error:
             raise BucketError(
-                f"{self.url}: {_first_line(error)}; mend the AWS_… settings"
+                f"{self.url}: {first_line(error)}; mend the AWS_… settings"
             ) from error
-
-
-class _Patience:
-    """How long requests have failed in a row."""
-
-    def __init__(self, bucket: Bucket, what: str) -> None:
-        self._bucket = bucket
-        self._what = what
-        self.renew()
-
-    def renew(self) -> None:
-        self._first_failure: float | None = None
-        self._pause = PAUSE_SECONDS[0]
-
-    def wait(self, error: Exception) -> None:
-        """Sleep until the next try. Raises BucketError if there should be none."""
-        now = time.monotonic()
-        self._first_failure = self._first_failure or now
-        failed_seconds = now - self._first_failure
-        status = _STATUS.search(str(error))
-        code = int(status[1]) if status else 0
-        hopeless = "redirect" in str(error) or "BadScheme" in str(error)
-        if hopeless or (400 <= code < 500 and code not in (408, 429)):
-            raise self._explained(error, code) from error
-        if failed_seconds + self._pause > self._bucket._patience_seconds:
-            raise self._explained(error, code) from error
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
-
-    def insist_on_bucket(self, error: FileNotFoundError) -> None:
-        """That an object is not there is an answer; that the bucket is not, is none."""
-        if "NoSuchBucket" in str(error) or _WRITING.search(str(error)):
-            raise self._explained(error, 404) from error
-
-    def _explained(self, error: Exception, code: int) -> BucketError:
-        endpoint = _endpoint()
-        place = f"{self._bucket.url} at {endpoint}" if endpoint else self._bucket.url
-        if code in (401, 403):
-            advice = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they allow"
-        elif code == 404:
-            advice = "make the bucket, or correct the setting `bucket`"
-        elif "BadScheme" in str(error):
-            advice = "AWS_ALLOW_HTTP=true allows a connection that is not encrypted"
-        elif "redirect" in str(error):
-            advice = "set AWS_REGION to the bucket's region"
-        else:
-            advice = "see whether it can be reached, and try again"
-        return BucketError(f"cannot {self._what} {place}: {_reason(error)}; {advice}")
 
 
 def bucket_of(settings: Settings) -> Bucket | None:
@@ -369,7 +314,7 @@ def _checked(digest: str, path: Path) -> Iterator[bytes]:
 
 
 def _until_broken(
-    stream: Iterator[Any], failure: type[Exception], patience: _Patience
+    stream: Iterator[Any], failure: type[Exception], patience: Patience
 ) -> Iterator[bytes]:
     """What comes until the stream ends, or breaks and may be taken up again."""
     while True:
@@ -396,7 +341,7 @@ def _insist_on_credentials(url: str) -> None:
 
 
 def _retries(count: int) -> Any:
-    """Of one part of an upload, which would begin anew otherwise; the rest is `_Patience`."""
+    """Of one part of an upload, which would begin anew otherwise; the rest is `Patience`."""
     from datetime import timedelta
 
     pauses = {
@@ -408,26 +353,3 @@ def _retries(count: int) -> Any:
         "backoff": {**pauses, "base": 2},
         "retry_timeout": timedelta(minutes=3),
     }
-
-
-def _endpoint() -> str:
-    url = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
-    return url.rpartition("@")[2]
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in a few words out of the client's many."""
-    text = str(error)
-    if status := _STATUS.search(text):
-        return f"HTTP {status[1]}" + (f" ({status[2]})" if status[2] else "")
-    if "TimedOut" in text:
-        return "no answer in time"
-    if "BadScheme" in text:
-        return "the endpoint is http://"
-    if cause := _CAUSE.search(text):
-        return cause[1]
-    return _first_line(error).rpartition(" - ")[2]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
