@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -479,6 +479,81 @@ def test_a_sweep_that_is_killed_loses_nothing(shop: Shop, wire: Wire) -> None:
     shop.project.flor("gc", "--limit", "0.03", "--yes")
     assert sum(p.stat().st_size for p in storage.store.folder.glob("*/*")) <= 30_000_000
     assert shop.restores()
+
+
+def overwrite(bucket: Bucket, digests: Iterable[str]) -> None:
+    """Somebody else puts zeros there, as many as there were bytes."""
+    for digest in digests:
+        zeros = bytes(bucket.size(digest) or 0)
+        bucket._obstore.put(bucket._quick, f"objects/{digest[:2]}/{digest[2:]}", zeros)
+
+
+@pytest.mark.parametrize("receipts", ["kept", "removed", "torn"])
+def test_a_copy_stays_until_the_bucket_has_its_content(shop: Shop, receipts: str) -> None:
+    """What is there with the right size and other content is replaced by the copy first."""
+    storage = shop.storage
+    manifests = storage.training(A, 3, shared=[content_of(LARGE)])
+    shop.project.flor("objects", "push")
+    (small,) = storage.needs(manifests[0]) - storage.needs(manifests[1]) - {manifests[0]}
+    overwrite(shop.bucket, [small, digest_of(content_of(LARGE))])
+    path = shop.settings.flor_dir / "receipts.jsonl"
+    if receipts == "removed":
+        path.unlink()
+    elif receipts == "torn":
+        path.write_bytes(path.read_bytes()[:-9])
+    storage.age()
+
+    told = shop.project.flor("gc", "--limit", "0.000001", "--yes", "--grace", "0", code=1)
+
+    assert "replaced 2 objects in the bucket whose content was wrong" in told
+    assert "spooled 4 objects" in told
+    assert storage.here() == set(manifests)
+    assert shop.restores()
+
+
+def test_a_copy_that_is_damaged_too_replaces_nothing(shop: Shop) -> None:
+    storage = shop.storage
+    manifests = storage.training(A, 1, size_bytes=LARGE)
+    (digest,) = storage.needs(manifests[0]) - set(manifests)
+    shop.project.flor("objects", "push")
+    overwrite(shop.bucket, [digest])
+    path = storage.store.path(digest)
+    path.write_bytes(content_of(LARGE, seed=2))
+    storage.age()
+
+    words = ("-m", "flor", "gc", "--limit", "0.000001", "--yes", "--grace", "0")
+    done = shop.project.python(*words, code=1)
+
+    assert f"{path} is damaged and was not uploaded" in done.stderr
+    assert path.read_bytes() == content_of(LARGE, seed=2)
+    assert "spooled" not in done.stdout.splitlines()[-1]
+
+
+def test_what_this_machine_uploaded_is_not_read_back(shop: Shop, wire: Wire) -> None:
+    """Nor what it fetched; what another one uploaded is, once."""
+    storage = shop.storage
+    storage.training(A, 1, size_bytes=LARGE)
+    gc = ("gc", "--limit", "0.000001", "--yes", "--grace", "0")
+    receipts = shop.settings.flor_dir / "receipts.jsonl"
+    came: list[bool] = []
+
+    def reads(*words: str) -> bool:
+        came.clear()
+        wire.at(LARGE // 2, lambda: came.append(True), down=True)
+        shop.project.flor(*words, AWS_ENDPOINT_URL=wire.url)
+        return bool(came)
+
+    def sweeps() -> bool:
+        storage.age()
+        return reads(*gc)
+
+    assert not sweeps()
+    assert reads("objects", "pull", "latest")
+    assert not sweeps()
+    shop.project.flor("objects", "pull", "latest", AWS_ENDPOINT_URL=wire.url)
+    receipts.unlink()
+    assert sweeps()
+    assert receipts.exists()
 
 
 def test_ctrl_c_ends_an_upload_soon(shop: Shop, wire: Wire) -> None:
