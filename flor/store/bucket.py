@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from flor.config import MiB, Settings
 from flor.errors import BucketError, ConfigError, ObjectMissing
-from flor.objects import ObjectStore, is_digest, partial_of
+from flor.objects import ObjectStore, is_digest, open_object, partial_of
 from flor.store.patience import PAUSE_SECONDS, Patience, endpoint, first_line
 from flor.store.receipts import FILE, Receipts
 
@@ -382,7 +382,7 @@ def _checked(digest: str, path: Path) -> Iterator[bytes]:
     """The file in blocks. Raises ObjectMissing instead of ending if its digest is another."""
     hasher = hashlib.blake2b(digest_size=32)
     try:
-        with path.open("rb") as file:
+        with open_object(path) as file:
             while block := file.read(BLOCK_BYTES):
                 hasher.update(block)
                 yield block

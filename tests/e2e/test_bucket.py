@@ -646,6 +646,60 @@ def test_verify_names_what_is_damaged(alone_shop: Shop) -> None:
     assert [item["path"] for item in found["damaged"]] == [str(path)]
 
 
+def irregular(kind: str, path: Path) -> None:
+    """Put something that never ends, or is no file, in a file's place."""
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("what", ["tensor", "manifest", "orphan"])
+def test_only_regular_files_are_objects(alone_shop: Shop, kind: str, what: str) -> None:
+    storage, project = alone_shop.storage, alone_shop.project
+    first, second = storage.training(A, 2)
+    (tensor,) = storage.needs(first) - {first}
+    orphan = storage.store.put(b"orphan")
+    storage.age()
+    path = storage.store.path({"tensor": tensor, "manifest": first, "orphan": orphan}[what])
+    irregular(kind, path)
+
+    for words in (["objects"], ["objects", "--run", "latest"]):
+        assert str(path) in project.python("-m", "flor", *words).stderr
+    assert f"damaged   {path}: " in project.flor("objects", "--verify", code=1)
+    found = alone_shop.asked("objects", "--verify", code=1)
+    assert [item["path"] for item in found["damaged"]] == [str(path)]
+    words = ("-m", "flor", "gc", "--limit", "0.000000001", "--yes", "--grace", "0")
+    done = project.python(*words, code=1)
+    assert (str(path) in done.stderr) == (what == "manifest")
+    assert os.path.lexists(path)
+    assert second in storage.here()
+
+
+def test_a_pipe_gives_way_to_what_is_in_the_bucket(shop: Shop) -> None:
+    storage = shop.storage
+    first, _ = storage.training(A, 2)
+    shop.project.flor("objects", "push")
+    for digest in storage.needs(first):
+        irregular("pipe", storage.store.path(digest))
+    shop.project.flor("objects", "pull", "latest")
+    assert shop.restores()
+
+
+def test_a_run_without_objects_is_told_from_a_project_without_any(alone_shop: Shop) -> None:
+    project = alone_shop.project
+    alone_shop.storage.run(B)
+    assert "no run needs any objects yet" in project.flor("objects")
+    alone_shop.storage.training(A, 1)
+    told = project.flor("objects", "--run", B)
+    assert f"run {B} needs no objects; in all of the project:" in told
+    assert "no run" not in told
+
+
 def test_gc_asks_before_it_works(alone_shop: Shop) -> None:
     storage, project = alone_shop.storage, alone_shop.project
     storage.training(A, 8)
