@@ -751,6 +751,13 @@ def test_gc_that_trainings_start_is_quiet(alone_shop: Shop) -> None:
     assert alone_shop.asked("objects")["runs"][0]["checkpoints"] == 4
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("option", ["--limit", "--grace"])
+def test_amounts_that_make_no_sense(alone_shop: Shop, option: str, value: str) -> None:
+    done = alone_shop.project.python("-m", "flor", "gc", option, value, code=2)
+    assert f"Invalid value for '{option}'" in done.stderr
+
+
 def test_one_gc_at_a_time(alone_shop: Shop) -> None:
     project = alone_shop.project
     alone_shop.storage.training(A, 1)
