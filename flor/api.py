@@ -97,9 +97,9 @@ def load(
     """The state of a checkpoint; objects that are given are restored to it.
 
     `flor.load("latest", epoch=7, model=net)`: numbers and texts name the iteration, objects are
-    restored in place under the name that they were declared with. Without an iteration it is the
-    run's last checkpoint, without a run that of the newest run that has any, this process's own
-    included. `where` is a SQL
+    restored in place under the name that they were declared with. `epoch_value=7` names it by the
+    number that the loop yielded. Without an iteration it is the run's last checkpoint, without a
+    run that of the newest run that has any, this process's own included. `where` is a SQL
     condition over the table that its iteration has to fulfil. `with_rng` sets the random generators
     of this process too. `trust` allows pickles of others.
 

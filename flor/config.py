@@ -9,6 +9,7 @@ Each setting comes from the environment (`FLOR_DATABASE`), else from `flor.toml`
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass, fields
@@ -18,6 +19,7 @@ from typing import Any
 from flor.errors import ConfigError
 
 MiB = 1024 * 1024
+LARGEST = 1e15  # of an amount: what it is multiplied by stays finite
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def _from_environment() -> dict[str, Any]:
                 found[setting.name] = float(text)
             except ValueError:
                 raise ConfigError(f"FLOR_{setting.name.upper()}={text!r} is not a number") from None
+            _insist_on_amount(setting.name, found[setting.name], f"FLOR_{setting.name.upper()}=")
         else:
             found[setting.name] = text  # type: ignore[assignment]  # str or float, as declared
     return found
@@ -128,4 +131,17 @@ def _checked(table: dict[str, Any], source: Path) -> dict[str, Any]:
         expected = (int, float) if types[name] == "float" else str
         if not isinstance(value, expected) or isinstance(value, bool):
             raise ConfigError(f"{source}: {name} = {value!r} is not a {types[name]}")
+        if not isinstance(value, str):
+            _insist_on_amount(name, value, f"{source}: {name} = ")
     return dict(table)
+
+
+def _insist_on_amount(name: str, value: float, where: str) -> None:
+    """All numbers are amounts, and only `overhead` may be without a limit."""
+    if value == math.inf and name == "overhead":
+        return
+    if not 0 <= value <= LARGEST:
+        unlimited = ", or inf for no limit" if name == "overhead" else ""
+        raise ConfigError(
+            f"{where}{value!r:.40} makes no sense; give a number from 0 to {LARGEST:g}{unlimited}"
+        )

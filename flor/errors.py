@@ -78,3 +78,10 @@ class RestoreError(FlorError, TypeError):
 
 class UntrustedPickle(FlorError):
     """Restoring would run code from somebody else's file."""
+
+
+def with_single_stops(text: str) -> str:
+    """The message; where a library's own full stop came before ours, only one is left."""
+    words = text.split(" ")
+    doubled = [word[-2:] == ".." and word[-3:-2] not in ("", ".", "/") for word in words]
+    return " ".join(w[:-1] if double else w for w, double in zip(words, doubled, strict=True))

@@ -9,16 +9,19 @@ lately is removed. Standard library only: a training writes objects too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import Protocol
+from stat import S_ISREG
+from typing import BinaryIO, Protocol
 
 from flor.errors import ObjectMissing
 
 DIGEST_LENGTH = 64
 HEX_DIGITS = frozenset("0123456789abcdef")
+NOT_REGULAR = "a pipe, device, folder or the like and no regular file"
 
 
 class Remote(Protocol):
@@ -79,7 +82,8 @@ class ObjectStore:
         """The bytes of an object. Raises ObjectMissing if they are not there or not intact."""
         path = self.local(digest)
         try:
-            content = path.read_bytes()
+            with open_object(path) as file:
+                content = file.read()
         except OSError as error:
             raise ObjectMissing(f"cannot read {path}: {error.strerror}") from error
         found = hashlib.blake2b(content, digest_size=32).hexdigest()
@@ -102,6 +106,11 @@ class ObjectStore:
             return path
         if self._remote is not None and self._remote.fetch(digest, path):
             return path
+        if path.exists():
+            raise ObjectMissing(
+                f"{path} is {NOT_REGULAR}; remove it, and copy the object there from the machine "
+                "that wrote it"
+            )
         raise ObjectMissing(
             f"object {digest} is not in {self.folder}"
             + (" nor in the bucket" if self._remote is not None else "")
@@ -125,6 +134,18 @@ def is_digest(text: str) -> bool:
     return len(text) == DIGEST_LENGTH and HEX_DIGITS.issuperset(text)
 
 
+def open_object(path: Path) -> BinaryIO:
+    """The file, to be read. Raises OSError, also for what is no file: reading that may not end."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, f"it is {NOT_REGULAR}", str(path))
+        return open(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 def partial_of(path: Path) -> Path:
     """A new name beside `path`, whose folder appears."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +154,7 @@ def partial_of(path: Path) -> Path:
 
 def _size(path: Path) -> int | None:
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError:
         return None
+    return found.st_size if S_ISREG(found.st_mode) else None

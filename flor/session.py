@@ -390,7 +390,9 @@ def _entries(folder: str) -> list[str]:
 def tell(text: str) -> None:
     """A line on stderr."""
     with suppress(Exception):  # there may be no stderr, and nobody to tell
-        sys.stderr.write(f"flor: {text}\n")
+        from flor.errors import with_single_stops
+
+        sys.stderr.write(f"flor: {with_single_stops(text)}\n")
 
 
 def _close_in_a_hurry(ending: Ending) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flor.errors import ObjectMissing
-from flor.objects import ObjectStore
+from flor.objects import ObjectStore, open_object
 
 
 @pytest.fixture
@@ -66,3 +66,39 @@ def test_damaged_object_is_refused(store: ObjectStore) -> None:
 def test_digest_leads_nowhere_else(store: ObjectStore, name: str) -> None:
     with pytest.raises(ObjectMissing, match="not the digest"):
         store.path(name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_no_object(store: ObjectStore, kind: str) -> None:
+    """A pipe would be waited for, a device read for ever."""
+    digest = store.put(b"")
+    path = store.path(digest)
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+    assert (store.has(digest), store.use(digest, 0)) == (False, False)
+    for ask in (store.get, store.local):
+        with pytest.raises(ObjectMissing, match=rf"{path} is a pipe.*remove it"):
+            ask(digest)
+    with pytest.raises(OSError, match="no regular file"):
+        open_object(path)
+
+
+def test_a_pipe_gives_way_to_what_is_stored(store: ObjectStore) -> None:
+    digest = store.put(b"content")
+    store.path(digest).unlink()
+    os.mkfifo(store.path(digest))
+    assert store.put(b"content") == digest
+    assert store.get(digest) == b"content"
+
+
+def test_an_object_may_lie_on_another_disk(store: ObjectStore, tmp_path: Path) -> None:
+    digest = store.put(b"content")
+    store.path(digest).rename(tmp_path / "elsewhere")
+    store.path(digest).symlink_to(tmp_path / "elsewhere")
+    assert store.get(digest) == b"content"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from flor.config import LARGEST
 from flor.errors import FlorError
 
 if TYPE_CHECKING:
@@ -113,6 +114,18 @@ def output_options(command: F) -> F:
 )
 def app() -> None:
     """Hindsight logging: every run of every version in one table."""
+
+
+class Amount(click.FloatRange):
+    """A number in a range, which NaN is not."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found: float = super().convert(value, param, ctx)
+        if found != found:  # noqa: PLR0124 - NaN is not itself
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
 
 
 @app.command()
@@ -264,13 +277,13 @@ def pull(run: str, dry_run: bool) -> None:
 @click.option(
     "--grace",
     metavar="MINUTES",
-    type=click.FloatRange(0),
+    type=Amount(0, LARGEST),
     help="Leave what was used so lately [60; over the limit 10].",
 )
 @click.option(
     "--limit",
     metavar="GB",
-    type=click.FloatRange(0),
+    type=Amount(0, LARGEST),
     help="What may be stored here [objects_limit_gb].",
 )
 @click.option(

@@ -163,6 +163,8 @@ def _print_swept(plan: Plan, swept: Swept) -> None:
     if swept.uploaded.objects:
         gone = count(swept.uploaded.objects)
         parts.append(f"uploaded {gone}, {size(swept.uploaded.size_bytes)}")
+    if swept.mended:
+        parts.append(f"replaced {count(swept.mended)} in the bucket whose content was wrong")
     if swept.spooled:
         parts.append(f"spooled {count(swept.spooled)}, {size(swept.spooled_bytes)}")
     if swept.spared:

@@ -49,7 +49,9 @@ def checkpoints(settings: Settings, name: str | None, *, as_json: bool) -> None:
 
 def _json(item: Listed, kept: bool) -> dict[str, object]:
     place = {step.name: step.iteration for step in item.place}
-    return {"run_id": item.run_id, "place": place, "kept": kept} | item.checkpoint.to_json()
+    values = {step.name: step.value for step in item.place if step.value is not None}
+    found = {"run_id": item.run_id, "place": place, "values": values, "kept": kept}
+    return found | item.checkpoint.to_json()
 
 
 def _print(listed: list[Listed], kept: set[str], store: ObjectStore) -> None:
@@ -72,11 +74,12 @@ def _print(listed: list[Listed], kept: set[str], store: ObjectStore) -> None:
     there = [item for item in listed if item.checkpoint.manifest in kept]
     if there:
         echo()
-        _print_content(store, there[-1])
+        _print_content(store, there)
 
 
-def _print_content(store: ObjectStore, last: Listed) -> None:
+def _print_content(store: ObjectStore, there: list[Listed]) -> None:
     """What the last checkpoint that is kept holds, each name once, and how to get it back."""
+    last = there[-1]
     try:
         manifest = read_manifest(store, last)
     except (NoCheckpoint, DamagedCheckpoint) as error:
@@ -92,12 +95,15 @@ def _print_content(store: ObjectStore, last: Listed) -> None:
         echo(f"variables   {', '.join(variables)}")
     for name, reason in missing.items():
         echo(f"not held    {name}: {reason}")
-    echo(f"restore     {_call(last, objects)}")
+    echo(f"restore     {_call(there, objects)}")
 
 
-def _call(last: Listed, objects: list[str]) -> str:
+def _call(there: list[Listed], objects: list[str]) -> str:
     """What restores the first of the objects; names that are none in Python are quoted."""
-    given = {step.name: str(step.iteration) for step in last.place}
+    last = there[-1]
+    # Its iteration would name the checkpoint before, where the nested loop ended.
+    shared = last.ends_loop and any(item.place == last.place for item in there[:-1])
+    given = {} if shared else {step.name: str(step.iteration) for step in last.place}
     given |= {name: name if _is_name(name) else "…" for name in objects[:1]}
     words = [json.dumps(last.run_id)]
     words += [f"{name}={value}" for name, value in given.items() if _is_name(name)]

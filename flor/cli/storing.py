@@ -15,6 +15,7 @@ import click
 from flor.cli.listing import size
 from flor.cli.terminal import console, echo, styled
 from flor.errors import BucketError, ConfigError
+from flor.objects import NOT_REGULAR, open_object
 from flor.store.bucket import bucket_of
 from flor.store.catalog import find_run
 from flor.store.project import opened
@@ -23,6 +24,8 @@ from flor.store.transfer import Moved, Progress, groups_of, pull, push, to_pull,
 from flor.store.usage import RunUsage, Usage, read_usage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flor.config import Settings
 
 LINE_SECONDS = 10.0  # between two lines of progress, where there is no terminal
@@ -37,21 +40,28 @@ def objects(settings: Settings, name: str | None, *, verify: bool, as_json: bool
     """Print what is stored, by run; the exit code: 1 if an object turned out to be damaged."""
     usage, chosen = _usage(settings, name)
     runs = [run for run in chosen if run.checkpoints or run.values]
-    among = usage.local.keys() if name is None else frozenset().union(*(r.objects for r in runs))
-    damaged = _damaged(usage, sorted(usage.local.keys() & among)) if verify else []
+    among = usage.local.keys() | usage.irregular.keys()
+    if name is not None:
+        among &= frozenset().union(*(run.objects for run in runs))
+    damaged = _damaged(usage, sorted(among)) if verify else []
     if as_json:
         found = {"runs": [_run_json(usage, run) for run in runs], "totals": _totals(usage)}
         if verify:
             found["damaged"] = [
-                {"path": str(usage.local[digest].path), "needed_by": _needed_by(usage, digest)}
+                {"path": str(_path(usage, digest)), "needed_by": _needed_by(usage, digest)}
                 for digest in damaged
             ]
         click.echo(json.dumps(found, indent=1))
     else:
-        _print_runs(usage, runs)
+        if runs:
+            _print_runs(usage, runs)
+        elif name is None:
+            echo("no run needs any objects yet")
+        for run in chosen if name is not None and not runs else ():
+            echo(f"run {run.run_id} needs no objects; in all of the project:\n")
         _print_totals(usage)
         if verify:
-            _print_damaged(usage, damaged, len(usage.local.keys() & among))
+            _print_damaged(usage, damaged, len(among))
     return int(bool(damaged))
 
 
@@ -105,9 +115,6 @@ def _totals(usage: Usage) -> dict[str, Any]:
 
 
 def _print_runs(usage: Usage, runs: list[RunUsage]) -> None:
-    if not runs:
-        echo("no run needs any objects yet")
-        return
     columns = ["run", "kept", "needs", "only it", "here", "bucket"]
     table = table_of(*columns[: None if usage.settings.bucket else -1], right=columns[1:])
     for run in runs:
@@ -146,23 +153,29 @@ def _print_totals(usage: Usage) -> None:
         echo(f"{name:<9} {text}")
     for trouble in filter(None, (usage.trouble, *usage.doubts)):
         echo(f"flor: {trouble}", err=True)
+    for path in usage.irregular.values():
+        echo(f"flor: {path} is {NOT_REGULAR}, and counts as missing; remove it", err=True)
 
 
 def _damaged(usage: Usage, digests: list[str]) -> list[str]:
-    """Those whose content is not what their name says."""
+    """Those whose content is not what their name says, or which are no files."""
     progress = progress_shown()
-    progress.begin("checked", sum(usage.local[digest].size_bytes for digest in digests))
+    sizes = [usage.local[digest].size_bytes for digest in digests if digest in usage.local]
+    progress.begin("checked", sum(sizes))
     found = []
     try:
         for digest in digests:
             hasher = blake2b(digest_size=32)
             try:
-                with usage.local[digest].path.open("rb") as file:
+                with open_object(_path(usage, digest)) as file:
                     while block := file.read(BLOCK_BYTES):
                         hasher.update(block)
                         progress.advance(len(block))
             except FileNotFoundError:
                 continue  # it was removed just now
+            except OSError:
+                found.append(digest)  # a disk that fails, or no regular file
+                continue
             if hasher.hexdigest() != digest:
                 found.append(digest)
     finally:
@@ -170,13 +183,18 @@ def _damaged(usage: Usage, digests: list[str]) -> list[str]:
     return found
 
 
+def _path(usage: Usage, digest: str) -> Path:
+    found = usage.irregular.get(digest)
+    return usage.local[digest].path if found is None else found
+
+
 def _print_damaged(usage: Usage, damaged: list[str], checked: int) -> None:
     echo(f"verified  {count(checked)}, {len(damaged)} damaged")
     for digest in damaged:
-        item = usage.local[digest]
         needed_by = _needed_by(usage, digest)
         more = f" and {len(needed_by) - NAMED} more" if len(needed_by) > NAMED else ""
-        echo(f"damaged   {item.path}: {', '.join(needed_by[:NAMED]) or 'nobody needs it'}{more}")
+        path = _path(usage, digest)
+        echo(f"damaged   {path}: {', '.join(needed_by[:NAMED]) or 'nobody needs it'}{more}")
         in_bucket = (usage.remote or {}).get(digest) is not None
         source = "it comes back from the bucket" if in_bucket else "copy it from where it is intact"
         echo(f"          → remove it; {source if needed_by else 'nothing is lost'}")

@@ -18,6 +18,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any, TypeVar
 
+from flor.errors import with_single_stops
 from flor.model import Context, Step
 from flor.objects import ObjectStore
 from flor.record import values
@@ -420,6 +421,7 @@ class Warnings:
 
     def say(self, text: str) -> bool:
         """Whether it was new."""
+        text = with_single_stops(text)
         if text in self._said or len(self._said) > self.MOST:
             return False
         self._said.add(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flor.claim import Claim, process_age
 from flor.config import MiB, Settings
-from flor.errors import FlorError
+from flor.errors import FlorError, with_single_stops
 from flor.git import open_repository
 from flor.model import JOURNAL_FORMAT, DataFile, Run
 from flor.objects import ObjectStore
@@ -72,7 +72,7 @@ class Recording:
         """Say it once on stderr, and keep it with the run."""
         if self._warnings.say(text):
             with suppress(Exception):  # the journal may be what failed
-                self.recorder.emit({"t": "note", "text": text})
+                self.recorder.emit({"t": "note", "text": with_single_stops(text)})
 
     def declare(self, path: str) -> None:
         self._data.declare(path)

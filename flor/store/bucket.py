@@ -3,7 +3,8 @@
 `s3://name/prefix` holds the object `abcdef…` under `prefix/objects/ab/cdef…`; other keys are
 somebody else's. Endpoint, region and credentials come from the environment (`AWS_…`), as the
 `obstore` package reads them. What goes there was checked before, what comes from there is checked
-on its way; nothing is ever removed there.
+on its way; nothing is ever removed there. That an object there is right is known by its ETag, where
+it is that of an upload or a download of this machine; else by reading it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import builtins
 import contextlib
 import hashlib
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from flor.config import MiB, Settings
 from flor.errors import BucketError, ConfigError, ObjectMissing
-from flor.objects import ObjectStore, is_digest, partial_of
+from flor.objects import ObjectStore, is_digest, open_object, partial_of
+from flor.store.patience import PAUSE_SECONDS, Patience, endpoint, first_line
+from flor.store.receipts import FILE, Receipts
 
 T = TypeVar("T")
 
@@ -32,7 +33,6 @@ QUICK_SECONDS = 20  # for a request that moves no content
 SILENT_SECONDS = 30  # a download that brings nothing for so long is broken off
 PART_SECONDS = 180  # for one part of an upload
 PATIENCE_SECONDS = 20.0  # from a first failure; after it nothing is tried again
-PAUSE_SECONDS = (0.2, 4.0)  # before the next try: at first, at most
 
 PART_BYTES = 8 * MiB  # of an upload; what is no larger goes in one request
 MOST_PARTS = 9000  # S3 allows 10,000
@@ -43,17 +43,19 @@ CREDENTIALS = (
     *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT"),
 )
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CLIENT_OPTIONS = (
     *("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_ca_certificate"),
     "proxy_excludes",
 )
 
-_STATUS = re.compile(r"status code: (\d{3})(?:.*?<Code>(\w+)</Code>)?", re.DOTALL)
-_WRITING = re.compile(r"performing (PUT|POST)")
-_CAUSE = re.compile(r'\b(?:message|error): "([^"]+)"')
-
 _user_pid: int | None = None  # the process whose threads do obstore's work
+
+
+class _Arrived(NamedTuple):
+    """What a download brought. `etag` is None if the server gave none, or several."""
+
+    digest: str
+    etag: str | None
 
 
 class Bucket:
@@ -63,7 +65,13 @@ class Bucket:
     BucketError says what did not work, and what to do.
     """
 
-    def __init__(self, url: str, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        receipts: Path | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         parts = urlsplit(url)
         self._name, self._prefix = parts.netloc, parts.path.strip("/")
         if parts.scheme != "s3" or not self._name or parts.query or parts.fragment:
@@ -72,6 +80,7 @@ class Bucket:
             )
         self.url = f"s3://{self._name}/{self._prefix}".rstrip("/")
         self._patience_seconds = patience_seconds
+        self._receipts = Receipts(receipts, f"{self.url} {endpoint()}")
         self._stores: dict[tuple[int, int | None], Any] = {}
         self._lock = threading.Lock()
 
@@ -86,9 +95,10 @@ class Bucket:
         incoming = partial_of(path)
         try:
             with incoming.open("xb") as file:
-                found = self._download(digest, file.write, advance)
-            if found:
+                arrived = self._download(digest, file.write, advance)
+            if arrived is not None:
                 incoming.replace(path)
+                self._receipts.add(digest, arrived.etag)
         except OSError as error:
             raise BucketError(
                 f"cannot write {path} from {self.url}: {error.strerror or error}; make room or "
@@ -97,12 +107,12 @@ class Bucket:
         finally:
             with contextlib.suppress(OSError):
                 incoming.unlink()
-        return found
+        return arrived is not None
 
     def read(self, digest: str) -> bytes | None:
         """The checked bytes of an object; None if it is not there. Raises BucketError."""
         blocks: builtins.list[bytes] = []
-        return b"".join(blocks) if self._download(digest, blocks.append) else None
+        return None if self._download(digest, blocks.append) is None else b"".join(blocks)
 
     def put(
         self, digest: str, path: Path, advance: Callable[[int], None] = lambda size: None
@@ -120,16 +130,36 @@ class Bucket:
             raise ObjectMissing(f"cannot read {path}: {error.strerror}") from error
         if self.size(digest) == size_bytes:
             return False
-        send = self._send_whole if size_bytes <= PART_BYTES else self._send_parts
-        self._ask(f"upload {digest[:12]}… to", partial(send, digest, path, size_bytes, advance))
+        self._upload(digest, path, size_bytes, advance)
         return True
+
+    def secure(
+        self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
+    ) -> bool:
+        """Have the object in the bucket with the right content; whether it had to be uploaded.
+
+        As `put`, but for what is there with the right size and has another ETag than it had when
+        it was known to be right: that is read back, and replaced if its content is another.
+        `advance` is told of bytes that are read or go. Raises ObjectMissing, BucketError.
+        """
+        if self._holds(digest, size_bytes, advance):
+            return False
+        self._upload(digest, path, size_bytes, advance)
+        if not self._holds(digest, size_bytes, advance):
+            raise ObjectMissing(
+                f"{self.url}/{_key(digest)} has another content than was uploaded; the copy "
+                f"{path} stays; see who else writes there"
+            )
+        return True
+
+    def has_receipt(self, digest: str) -> bool:
+        """Whether `secure` may do without reading the object."""
+        return self._receipts.get(digest) is not None
 
     def size(self, digest: str) -> int | None:
         """How large the object in the bucket is; None if it is not there. Raises BucketError."""
-        with contextlib.suppress(FileNotFoundError):
-            facts = self._ask("look into", lambda: self._obstore.head(self._quick, _key(digest)))
-            return int(facts["size"])
-        return None
+        facts = self._head(digest)
+        return None if facts is None else int(facts["size"])
 
     def has(self, digest: str) -> bool:
         """Whether the bucket holds the object. Raises BucketError."""
@@ -140,6 +170,34 @@ class Bucket:
         return self._ask("list", self._list)
 
     # --- requests ---------------------------------------------------------------------------------
+
+    def _head(self, digest: str) -> Any:
+        with contextlib.suppress(FileNotFoundError):
+            return self._ask("look into", lambda: self._obstore.head(self._quick, _key(digest)))
+        return None
+
+    def _holds(self, digest: str, size_bytes: int, advance: Callable[[int], None]) -> bool:
+        """Whether the bucket has the object with the right content, by its ETag or by reading."""
+        facts = self._head(digest)
+        if facts is None or int(facts["size"]) != size_bytes:
+            return False
+        etag = facts["e_tag"]
+        if etag and self._receipts.get(digest) == etag:
+            return True
+        arrived = self._receive(digest, lambda block: None, advance)
+        if arrived is None or arrived.digest != digest:
+            return False
+        self._receipts.add(digest, arrived.etag)
+        return True
+
+    def _upload(
+        self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
+    ) -> None:
+        send = self._send_whole if size_bytes <= PART_BYTES else self._send_parts
+        what = f"upload {digest[:12]}… to"
+        self._receipts.add(
+            digest, self._ask(what, partial(send, digest, path, size_bytes, advance))
+        )
 
     def _list(self) -> dict[str, int]:
         found = {}
@@ -155,10 +213,24 @@ class Bucket:
         digest: str,
         write: Callable[[bytes], object],
         advance: Callable[[int], None] = lambda size: None,
-    ) -> bool:
-        """Hand the object's content to `write`; a connection that breaks is taken up again."""
+    ) -> _Arrived | None:
+        """Hand the object's content to `write`; None if it is not there. Raises BucketError."""
+        arrived = self._receive(digest, write, advance)
+        if arrived is not None and arrived.digest != digest:
+            raise BucketError(
+                f"{self.url}/{_key(digest)} is damaged: its content has digest "
+                f"{arrived.digest[:12]}…; remove it there and run `flor objects push` where "
+                "the object is intact"
+            )
+        return arrived
+
+    def _receive(
+        self, digest: str, write: Callable[[bytes], object], advance: Callable[[int], None]
+    ) -> _Arrived | None:
+        """What the key holds, whatever it is; a connection that breaks is taken up again."""
         hasher, place = hashlib.blake2b(digest_size=32), 0
-        patience = _Patience(self, f"fetch {digest[:12]}… from")
+        etags: set[str | None] = set()
+        patience = Patience(self.url, f"fetch {digest[:12]}… from", self._patience_seconds)
         store = self._store(24 * 3600, SILENT_SECONDS)
         whole = None
         while whole is None or place < whole:
@@ -166,10 +238,11 @@ class Bucket:
             try:
                 answer = self._obstore.get(store, _key(digest), options=options)
                 whole = int(answer.meta["size"])
+                etags.add(answer.meta["e_tag"])
                 stream = iter(answer.stream(BLOCK_BYTES))
             except FileNotFoundError as error:
                 patience.insist_on_bucket(error)
-                return False
+                return None
             except self._obstore.exceptions.BaseError as error:
                 patience.wait(error)
                 continue
@@ -178,24 +251,20 @@ class Bucket:
                 hasher.update(block)
                 place += len(block)
                 advance(len(block))
-        if hasher.hexdigest() != digest:
-            raise BucketError(
-                f"{self.url}/{_key(digest)} is damaged: its content has digest "
-                f"{hasher.hexdigest()[:12]}…; remove it there and run `flor objects push` where "
-                "the object is intact"
-            )
-        return True
+        # With two of them, the object was replaced while it was read: neither was read as a whole.
+        return _Arrived(hasher.hexdigest(), etags.pop() if len(etags) == 1 else None)
 
     def _send_whole(
         self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
-    ) -> None:
+    ) -> str | None:
         content = b"".join(_checked(digest, path))
-        self._obstore.put(self._bulk, _key(digest), content, use_multipart=False)
+        facts = self._obstore.put(self._bulk, _key(digest), content, use_multipart=False)
         advance(size_bytes)
+        return _etag(facts)
 
     def _send_parts(
         self, digest: str, path: Path, size_bytes: int, advance: Callable[[int], None]
-    ) -> None:
+    ) -> str | None:
         sent = 0
 
         def blocks() -> Iterator[bytes]:
@@ -209,14 +278,14 @@ class Bucket:
         limits = {"chunk_size": part_bytes, "max_concurrency": PARTS_AT_ONCE}
         try:
             # An iterator that raises ends the upload, whose parts are then given up.
-            self._obstore.put(self._bulk, _key(digest), blocks(), **limits)
+            return _etag(self._obstore.put(self._bulk, _key(digest), blocks(), **limits))
         except self._obstore.exceptions.BaseError:
             advance(-sent)
             raise
 
     def _ask(self, what: str, request: Callable[[], T]) -> T:
         """The answer to a request, after some tries. Raises BucketError or FileNotFoundError."""
-        patience = _Patience(self, what)
+        patience = Patience(self.url, what, self._patience_seconds)
         while True:
             try:
                 return request()
@@ -283,61 +352,15 @@ class Bucket:
             )
         except obstore.exceptions.BaseError as error:
             raise BucketError(
-                f"{self.url}: {_first_line(error)}; mend the AWS_… settings"
+                f"{self.url}: {first_line(error)}; mend the AWS_… settings"
             ) from error
-
-
-class _Patience:
-    """How long requests have failed in a row."""
-
-    def __init__(self, bucket: Bucket, what: str) -> None:
-        self._bucket = bucket
-        self._what = what
-        self.renew()
-
-    def renew(self) -> None:
-        self._first_failure: float | None = None
-        self._pause = PAUSE_SECONDS[0]
-
-    def wait(self, error: Exception) -> None:
-        """Sleep until the next try. Raises BucketError if there should be none."""
-        now = time.monotonic()
-        self._first_failure = self._first_failure or now
-        failed_seconds = now - self._first_failure
-        status = _STATUS.search(str(error))
-        code = int(status[1]) if status else 0
-        hopeless = "redirect" in str(error) or "BadScheme" in str(error)
-        if hopeless or (400 <= code < 500 and code not in (408, 429)):
-            raise self._explained(error, code) from error
-        if failed_seconds + self._pause > self._bucket._patience_seconds:
-            raise self._explained(error, code) from error
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
-
-    def insist_on_bucket(self, error: FileNotFoundError) -> None:
-        """That an object is not there is an answer; that the bucket is not, is none."""
-        if "NoSuchBucket" in str(error) or _WRITING.search(str(error)):
-            raise self._explained(error, 404) from error
-
-    def _explained(self, error: Exception, code: int) -> BucketError:
-        endpoint = _endpoint()
-        place = f"{self._bucket.url} at {endpoint}" if endpoint else self._bucket.url
-        if code in (401, 403):
-            advice = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they allow"
-        elif code == 404:
-            advice = "make the bucket, or correct the setting `bucket`"
-        elif "BadScheme" in str(error):
-            advice = "AWS_ALLOW_HTTP=true allows a connection that is not encrypted"
-        elif "redirect" in str(error):
-            advice = "set AWS_REGION to the bucket's region"
-        else:
-            advice = "see whether it can be reached, and try again"
-        return BucketError(f"cannot {self._what} {place}: {_reason(error)}; {advice}")
 
 
 def bucket_of(settings: Settings) -> Bucket | None:
     """The project's bucket, if one is set."""
-    return Bucket(settings.bucket) if settings.bucket else None
+    if not settings.bucket:
+        return None
+    return Bucket(settings.bucket, receipts=settings.flor_dir / FILE)
 
 
 def store_of(settings: Settings) -> ObjectStore:
@@ -351,11 +374,15 @@ def _key(digest: str) -> str:
     return f"objects/{digest[:2]}/{digest[2:]}"
 
 
+def _etag(facts: Any) -> str | None:
+    return facts["e_tag"] or None
+
+
 def _checked(digest: str, path: Path) -> Iterator[bytes]:
     """The file in blocks. Raises ObjectMissing instead of ending if its digest is another."""
     hasher = hashlib.blake2b(digest_size=32)
     try:
-        with path.open("rb") as file:
+        with open_object(path) as file:
             while block := file.read(BLOCK_BYTES):
                 hasher.update(block)
                 yield block
@@ -369,7 +396,7 @@ def _checked(digest: str, path: Path) -> Iterator[bytes]:
 
 
 def _until_broken(
-    stream: Iterator[Any], failure: type[Exception], patience: _Patience
+    stream: Iterator[Any], failure: type[Exception], patience: Patience
 ) -> Iterator[bytes]:
     """What comes until the stream ends, or breaks and may be taken up again."""
     while True:
@@ -396,7 +423,7 @@ def _insist_on_credentials(url: str) -> None:
 
 
 def _retries(count: int) -> Any:
-    """Of one part of an upload, which would begin anew otherwise; the rest is `_Patience`."""
+    """Of one part of an upload, which would begin anew otherwise; the rest is `Patience`."""
     from datetime import timedelta
 
     pauses = {
@@ -408,26 +435,3 @@ def _retries(count: int) -> Any:
         "backoff": {**pauses, "base": 2},
         "retry_timeout": timedelta(minutes=3),
     }
-
-
-def _endpoint() -> str:
-    url = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
-    return url.rpartition("@")[2]
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in a few words out of the client's many."""
-    text = str(error)
-    if status := _STATUS.search(text):
-        return f"HTTP {status[1]}" + (f" ({status[2]})" if status[2] else "")
-    if "TimedOut" in text:
-        return "no answer in time"
-    if "BadScheme" in text:
-        return "the endpoint is http://"
-    if cause := _CAUSE.search(text):
-        return cause[1]
-    return _first_line(error).rpartition(" - ")[2]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from flor.model import Checkpoint, Context, Step
 from flor.objects import ObjectStore
 from flor.store.catalog import RunRow, find_run
 from flor.store.database import Database
+from flor.store.places import VALUE, Place, Wanted, is_same, resolved, shortened, yielded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +27,6 @@ FIELDS = (
 )
 SHOWN_FIELDS = ("boundary", "final", "size_bytes", "new_bytes", "stall_seconds", "write_seconds")
 
-Place = Mapping[str, "int | float | str"]
-"""Iterations by the names of their loops. A number that is not whole is none, and told so."""
-
 
 @dataclass(frozen=True)
 class Listed:
@@ -40,17 +38,22 @@ class Listed:
 
     @property
     def where(self) -> str:
-        steps = [f"{step.name} {step.iteration}" for step in self.place]
+        steps = [
+            f"{step.name} {step.iteration}"
+            + ("" if step.value is None else f" ({shortened(step.value)})")
+            for step in self.place
+        ]
         return ", ".join(steps) or "the top level"
 
-    def is_at(self, place: Place) -> bool:
-        """Whether it is in those iterations: by number, or by the text that the loop yielded."""
+    @property
+    def ends_loop(self) -> bool:
+        """Whether it was taken when the main loop had ended, not where a nested one does."""
+        return self.checkpoint.final and self.checkpoint.boundary is None
+
+    def is_at(self, place: Iterable[Wanted]) -> bool:
+        """Whether it is in those iterations."""
         steps = {step.name: step for step in self.place}
-        return all(
-            name in steps
-            and wanted == (steps[name].value if isinstance(wanted, str) else steps[name].iteration)
-            for name, wanted in place.items()
-        )
+        return all(wanted.fits(steps.get(wanted.loop)) for wanted in place)
 
 
 def list_checkpoints(db: Database, run: RunRow) -> list[Listed]:
@@ -94,14 +97,31 @@ def table(settings: Settings, db: Database, name: str | None) -> pd.DataFrame:
     run = newest_with_checkpoints(db) if name is None else run_of(db, name)
     listed = list_checkpoints(db, run)
     there = {item.checkpoint.manifest for item in present(store, listed)}
+    columns = _value_columns(listed)
     rows = []
     for item in listed:
         row: dict[str, Any] = {"run_id": item.run_id}
-        row |= {step.name: step.iteration for step in item.place}
+        for step in item.place:
+            row[step.name] = step.iteration
+            if step.name in columns:
+                row[columns[step.name]] = yielded(step)
         row |= {name: getattr(item.checkpoint, name) for name in SHOWN_FIELDS}
         row["kept"] = item.checkpoint.manifest in there
         rows.append(row)
     return pd.DataFrame(rows, columns=None if rows else ["run_id", *SHOWN_FIELDS, "kept"])
+
+
+def _value_columns(listed: Iterable[Listed]) -> dict[str, str]:
+    """The columns for what loops yielded, of those for which that says more than the number."""
+    steps = [step for item in listed for step in item.place]
+    names = {step.name for step in steps}
+    found = {}
+    for name in dict.fromkeys(step.name for step in steps if step.value is not None):
+        column = name + VALUE
+        while column in names:
+            column += "_yielded"
+        found[name] = column
+    return found
 
 
 def run_of(db: Database, name: str) -> RunRow:
@@ -160,7 +180,10 @@ def read_manifest(store: ObjectStore, listed: Listed) -> Manifest:
 
 
 def choose(db: Database, store: ObjectStore, run: RunRow, place: Place) -> Listed:
-    """The newest checkpoint of a run at a place; without one, its last. Raises NoCheckpoint."""
+    """The newest checkpoint of a run at a place; without one, its last. Raises NoCheckpoint.
+
+    Of an iteration that is named it is the one where its nested loop ended, as for all others.
+    """
     listed = list_checkpoints(db, run)
     if not listed:
         raise NoCheckpoint(
@@ -168,53 +191,81 @@ def choose(db: Database, store: ObjectStore, run: RunRow, place: Place) -> Liste
             "`with flor.checkpointing(model=…, optimizer=…):`"
         )
     _insist_on_loops(f"run {run.run_id} has", listed, place)
+    wanted = resolved(place, _loops_of(listed))
     there = present(store, listed)
-    at = [item for item in there if item.is_at(place)]
+    at = [item for item in there if item.is_at(wanted)]
     if at:
-        return at[-1]
-    lost = any(item.is_at(place) for item in listed)
-    never = _no_iteration(db, run, place) or "it was never taken, to keep the overhead low"
+        return _preferred(store, at[-1], at, {item.loop for item in wanted})
+    lost = any(item.is_at(wanted) for item in listed)
+    never = _no_iteration(db, run, wanted) or "it was never taken, to keep the overhead low"
     raise NoCheckpoint(
         f"run {run.run_id} has no checkpoint at {_asked(place) or 'any place'}: "
         f"{'it is not kept any more' if lost else never}. There are: {_shown(there)}"
     )
 
 
+def _loops_of(listed: Iterable[Listed]) -> set[str]:
+    return {step.name for item in listed for step in item.place}
+
+
+def _preferred(
+    store: ObjectStore, found: Listed, others: Sequence[Listed], named: Collection[str]
+) -> Listed:
+    """The one where the nested loop ended, if that iteration was named and both are there."""
+    if not found.ends_loop or not found.place or found.place[-1].name not in named:
+        return found
+    for item in reversed(others):
+        same = item.checkpoint.loop == found.checkpoint.loop and item.place == found.place
+        if same and not item.ends_loop and _is_there(store, item.checkpoint.manifest):
+            return item
+    return found
+
+
 def _insist_on_loops(who: str, listed: Sequence[Listed], place: Place) -> None:
     """Raise NoCheckpoint where a place names no loop of these checkpoints, or no iteration."""
-    names = {step.name for item in listed for step in item.place}
-    for name, value in place.items():
+    names = _loops_of(listed)
+    for name, value, by_value in resolved(place, names):
         if name not in names:
             known = ", ".join(sorted(names)) or "none"
             raise NoCheckpoint(
                 f"{who} no checkpoints by {name!r}; its loops with checkpoints: {known}"
             )
-        if isinstance(value, float):
+        if isinstance(value, float) and not by_value:
             raise NoCheckpoint(
                 f"iterations are named by their number, counted from 0, or the text that the loop "
-                f"yielded; {name}={value!r} is neither. There are: {_shown(listed)}"
+                f"yielded; {name}={value!r} is neither, {name}{VALUE}={value!r} means the number "
+                f"that it yielded. There are: {_shown(listed)}"
             )
 
 
-def _no_iteration(db: Database, run: RunRow, place: Place) -> str | None:
+def _no_iteration(db: Database, run: RunRow, place: Iterable[Wanted]) -> str | None:
     """What is to be said where the run has no such iteration; None where it has one."""
-    for name, value in place.items():
-        if isinstance(value, str):
-            found = db.execute(
-                "select 1 from loop_values v join loop_instances i on i.loop_pk = v.loop_pk "
-                "where i.run_pk = ? and i.name = ? and v.value = ? limit 1",
-                (run.run_pk, name, json.dumps(value)),
-            )
-            if not found:
-                return f"no iteration of {name!r} yielded {value!r}"
-            continue
+    for name, value, by_value in place:
         ((entries,),) = db.execute(
             "select max(entries) from loop_instances where run_pk = ? and name = ?",
             (run.run_pk, name),
         )
-        if not 0 <= value < entries:
+        known = range(entries)
+        if by_value and not _was_yielded(db, run, name, value, known):
+            return f"no iteration of {name!r} yielded {value!r}"
+        if not by_value and value not in known:
             return f"there is no such iteration of {name!r}, which had {entries:,}, counted from 0"
     return None
+
+
+def _was_yielded(
+    db: Database, run: RunRow, name: str, value: int | float | str, iterations: range
+) -> bool:
+    rows = db.execute(
+        "select v.iteration, v.value from loop_values v join loop_instances i "
+        "on i.loop_pk = v.loop_pk where i.run_pk = ? and i.name = ?",
+        (run.run_pk, name),
+    )
+    if any(is_same(json.loads(text), value) for _, text in rows):
+        return True
+    if isinstance(value, str) or value != value // 1:
+        return False
+    return int(value) in iterations and int(value) not in {iteration for iteration, _ in rows}
 
 
 def _asked(place: Place) -> str:
@@ -237,7 +288,8 @@ def choose_where(
 
     if not where.strip():
         raise QueryError("the condition is empty: where='acc > 0.9', or leave it out")
-    frame = sql(settings, db, f"select * from frame where ({where}\n)")  # noqa: S608 - a sandbox
+    query = f"select * from frame where ({where}\n)"  # noqa: S608 - a sandbox
+    frame = sql(settings, db, query, loops=True)
     if frame.empty:
         raise NoCheckpoint(f"no row of the table fulfils {where!r}")
     if "run_id" not in frame:
@@ -250,10 +302,12 @@ def choose_where(
             continue
         if run_id not in known:
             known[run_id] = list_checkpoints(db, find_run(db, run_id))
-        for item in reversed(known[run_id]):
-            here = _agrees(item, row) and item.is_at(place)
-            if here and _is_there(store, item.checkpoint.manifest):
-                return item
+        wanted = resolved(place, _loops_of(known[run_id]))
+        here = [item for item in known[run_id] if _agrees(item, row) and item.is_at(wanted)]
+        for item in reversed(here):
+            if _is_there(store, item.checkpoint.manifest):
+                named = {*_named(item, row), *(found.loop for found in wanted)}
+                return _preferred(store, item, here, named)
     found = [item for items in known.values() for item in items]
     if found:
         _insist_on_loops("the runs have" if run is None else f"run {run.run_id} has", found, place)
@@ -267,13 +321,15 @@ def choose_where(
 
 def _agrees(item: Listed, row: Mapping[str, Any]) -> bool:
     """Whether a row of the frame is at the place of a checkpoint."""
-    for step in item.place:
-        found = row.get(step.name)
-        if found is None or found != found:  # noqa: PLR0124 - NaN is not itself
-            continue
-        if int(found) != step.iteration:
-            return False
-    return True
+    named = _named(item, row)
+    return all(named.get(step.name, step.iteration) == step.iteration for step in item.place)
+
+
+def _named(item: Listed, row: Mapping[str, Any]) -> dict[str, int]:
+    """The iterations that a row of the frame tells, of the loops around a checkpoint."""
+    told = {step.name: row.get(step.name) for step in item.place}
+    # NaN, where the row is outside of a loop, is not itself.
+    return {name: int(at) for name, at in told.items() if at is not None and at == at}  # noqa: PLR0124
 
 
 def _shown(listed: Sequence[Listed]) -> str:

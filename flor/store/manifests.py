@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flor.checkpoint.manifest import Manifest, may_be_one
 from flor.errors import BucketError, DamagedCheckpoint
-from flor.objects import ObjectStore, is_digest
+from flor.objects import ObjectStore, is_digest, open_object
 from flor.store.bucket import Bucket
 
 MANIFEST_BYTES = 256 * 1024 * 1024  # a larger object is no manifest
@@ -66,7 +66,7 @@ class Manifests:
     def guess(self, digest: str) -> Manifest | None:
         """The manifest that an object here may be, listed or not."""
         path = self._store.path(digest)
-        with contextlib.suppress(OSError, DamagedCheckpoint), path.open("rb") as file:
+        with contextlib.suppress(OSError, DamagedCheckpoint), open_object(path) as file:
             beginning = file.read(64)
             if may_be_one(beginning) and path.stat().st_size <= MANIFEST_BYTES:
                 return Manifest.from_bytes(beginning + file.read())
@@ -79,13 +79,17 @@ class Manifests:
         """
         path = self._store.path(digest)
         try:
-            content = path.read_bytes()
+            with open_object(path) as file:
+                content = file.read()
         except FileNotFoundError:
             raise
         except OSError as error:
             if digest in self._remote:
                 raise FileNotFoundError(path) from error
-            self._doubts.append(f"the manifest {path} cannot be read: {error.strerror}")
+            self._doubts.append(
+                f"the manifest {path} cannot be read: {error.strerror}; mend it, or remove it: "
+                "then that checkpoint is given up"
+            )
             return None
         if digest in self._remote and blake2b(content, digest_size=32).hexdigest() != digest:
             raise FileNotFoundError(path)

@@ -121,12 +121,13 @@ def dataframe(
     return frame.rename(columns=changed) if changed else frame
 
 
-def sql(settings: Settings, db: Database, query: str) -> pd.DataFrame:
+def sql(settings: Settings, db: Database, query: str, *, loops: bool = False) -> pd.DataFrame:
     """The answer to one SELECT (or EXPLAIN), in DuckDB's SQL.
 
     The relations are `runs`, `versions`, `args`, `logs`, `loops`, `data` (files that runs read) and
     `frame`: the table of exactly those logged names that the query mentions, or one row per run if
-    it mentions none. `frame` also has what is known of a run, where the query mentions that.
+    it mentions none. `frame` also has what is known of a run, where the query mentions that, and,
+    if wanted, the iterations of `loops` that it mentions and in which none of the names was logged.
 
     Raises QueryError for anything else, and for what DuckDB refuses. Ctrl-C stops a query.
     """
@@ -141,7 +142,7 @@ def sql(settings: Settings, db: Database, query: str) -> pd.DataFrame:
     with sandbox() as connection:
         _create_relations(connection, db, found)
         if FRAME in words(found) or Token("quoted", FRAME) in found:
-            frame = _sql_frame(db, columns, found, known)
+            frame = _sql_frame(db, columns, found, known, loops=loops)
             connection.register(FRAME, for_sql(frame, ()))
         lock(connection)
         try:
@@ -334,14 +335,29 @@ def _check_case(
 
 
 def _sql_frame(
-    db: Database, columns: Sequence[str], found: Sequence[Token], known: Names
+    db: Database,
+    columns: Sequence[str],
+    found: Sequence[Token],
+    known: Names,
+    *,
+    loops: bool,
 ) -> pd.DataFrame:
     runs = in_order(relations.run_rows(db))
-    frame = _frame(db, runs, columns, known)
+    alone = _loops_in(db, columns, found, known) if loops else []
+    frame = _frame(db, runs, [*columns, *alone], known, alone)
     hint = "mention one of them only, or read them from `logs`, by value_name"
     _check_case(frame, _columns_in(found), known, "", hint)
     extra = _run_attributes(frame, runs, mentions(found, RELATIONS), db, {})
     return pd.concat([frame, extra], axis=1)
+
+
+def _loops_in(
+    db: Database, columns: Sequence[str], found: Sequence[Token], known: Names
+) -> list[str]:
+    """The loops that some SQL mentions, by name or for what they yielded, and no column is in."""
+    mentioned = [name for name in _columns_in(found) if name not in known]
+    names = dict.fromkeys([*mentioned, *(name.removesuffix("_value") for name in mentioned)])
+    return [name for name in _loops_alone(db, [*columns, *names], known) if name not in columns]
 
 
 def _create_relations(

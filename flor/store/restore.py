@@ -9,7 +9,7 @@ from typing import Any
 
 from flor.checkpoint.state import State
 from flor.config import Settings
-from flor.errors import BucketError, DamagedCheckpoint, NoCheckpoint
+from flor.errors import BucketError, DamagedCheckpoint, NoCheckpoint, with_single_stops
 from flor.store.bucket import store_of
 from flor.store.catalog import find_run
 from flor.store.checkpoints import (
@@ -53,7 +53,8 @@ def load(
         state = State(read_manifest(store, listed), store, trust=trust)
         state.restore(targets, with_rng=with_rng)
     except DamagedCheckpoint as error:
-        raise DamagedCheckpoint(f"{error}. {_others(db, store, listed)}") from error
+        message = f"{error}. {_others(db, store, listed)}"
+        raise DamagedCheckpoint(with_single_stops(message)) from error
     return state
 
 

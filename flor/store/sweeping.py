@@ -3,19 +3,19 @@
 Without a bucket, checkpoints are thinned. Nothing goes that a training is about to rely on: whoever
 relies on an object touches it, so an object goes aside under another name first, and comes back if
 its time is not the one that was decided on. A manifest goes before what it needs, and a local copy
-only when the bucket was seen to hold the object; killed at any moment, a sweep loses nothing.
+only when the bucket is known to hold the same content; killed at any moment, a sweep loses nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flor.config import Settings
-from flor.errors import ObjectMissing, StoreError
+from flor.errors import StoreError
 from flor.store.bucket import Bucket
 from flor.store.pins import locked, pins_held, read_pins
 from flor.store.retention import Held, HeldRun, freed_by, keep_evenly, plan_thinning
@@ -82,6 +82,7 @@ class Swept:
     retired: int = 0
     spooled: int = 0
     spooled_bytes: int = 0
+    mended: int = 0  # objects in the bucket whose content was not what their name says
     spared: int = 0  # that somebody used in the meantime
     failures: list[str] = field(default_factory=list)
     uploaded: Moved = field(default_factory=Moved)
@@ -286,21 +287,39 @@ def _spool(plan: Plan, bucket: Bucket, progress: Progress, swept: Swept) -> None
     """Upload, and remove copies as soon as the bucket has what they are copies of."""
     local, remote = plan.usage.local, plan.usage.remote or {}
     there = [digest for digest in plan.spooled if remote.get(digest) == local[digest].size_bytes]
-    _drop_copies(plan, bucket, there, swept)
+    unproven = [digest for digest in there if not bucket.has_receipt(digest)]
+    progress.begin("checked in the bucket", plan.bytes_of(unproven))
+    try:
+        _drop_copies(plan, bucket, there, progress.advance, swept)
+    finally:
+        progress.end()
     waiting = set(plan.spooled).difference(there)
     for arrived in upload(plan.usage, bucket, plan.uploads, progress, swept.uploaded):
-        _drop_copies(plan, bucket, [digest for digest in arrived if digest in waiting], swept)
+        done = [digest for digest in arrived if digest in waiting]
+        _drop_copies(plan, bucket, done, lambda size: None, swept)
         waiting.difference_update(arrived)
 
 
-def _drop_copies(plan: Plan, bucket: Bucket, digests: list[str], swept: Swept) -> None:
+def _drop_copies(
+    plan: Plan,
+    bucket: Bucket,
+    digests: list[str],
+    advance: Callable[[int], None],
+    swept: Swept,
+) -> None:
     local = plan.usage.local
+    mended: list[str] = []
 
-    def confirm(digest: str, advance: object) -> None:
-        if bucket.size(digest) != local[digest].size_bytes:
-            raise ObjectMissing(f"{digest} did not arrive in {bucket.url}; its copy here stays")
+    def secure(digest: str, advance: Callable[[int], None]) -> None:
+        item = local[digest]
+        if bucket.secure(digest, item.path, item.size_bytes, advance):
+            mended.append(digest)
 
-    for digest in each(digests, confirm, lambda size: None, swept.failures):
+    try:
+        secured = each(digests, secure, advance, swept.failures)
+    finally:
+        swept.mended += len(mended)
+    for digest in secured:
         if _removed(local[digest], swept):
             swept.spooled += 1
             swept.spooled_bytes += local[digest].size_bytes

@@ -100,6 +100,7 @@ class Usage:
     runs: tuple[RunUsage, ...]  # oldest first
     local: Mapping[str, Stored]
     partials: tuple[Stored, ...]  # unfinished files
+    irregular: Mapping[str, Path]  # what is called like an object and is no file
     remote: Mapping[str, int] | None  # None: there is no bucket, or it does not answer
     trouble: str | None  # why it does not
     pins: tuple[Pin, ...]
@@ -178,7 +179,7 @@ def read_usage(project: Project, bucket: Bucket | None, *, keep_manifests: bool 
     settings, db = project.settings, project.db
     doubts: list[str] = []
     # The files come first: what is used after this has a newer time than the one found here.
-    local, partials = _scan(settings.objects_dir, doubts)
+    local, partials, irregular = _scan(settings.objects_dir, doubts)
     remote, trouble = _list_bucket(bucket)
     _read_on(settings, db, doubts)
     manifests = Manifests(settings.objects_dir, bucket, remote, keep_manifests, doubts)
@@ -189,8 +190,8 @@ def read_usage(project: Project, bucket: Bucket | None, *, keep_manifests: bool 
         what = "the manifest of a checkpoint is" if count == 1 else f"{count:,} manifests are"
         doubts.append(f"{what} not here, and {trouble}")
     usage = Usage(
-        *(settings, tuple(runs), local, tuple(partials), remote, trouble, tuple(pins)),
-        *(frozenset(), ()),
+        *(settings, tuple(runs), local, tuple(partials), irregular, remote, trouble),
+        *(tuple(pins), frozenset(), ()),
     )
     # A manifest that no row lists may stand in a journal that an older flor read.
     forgotten = [found.run_id for d in usage.orphans if (found := manifests.guess(d)) is not None]
@@ -204,10 +205,16 @@ def read_usage(project: Project, bucket: Bucket | None, *, keep_manifests: bool 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _scan(folder: Path, doubts: list[str]) -> tuple[dict[str, Stored], list[Stored]]:
-    """The objects and the unfinished files in the folder; other files are not ours."""
+def _scan(
+    folder: Path, doubts: list[str]
+) -> tuple[dict[str, Stored], list[Stored], dict[str, Path]]:
+    """The objects, the unfinished files, and what stands in an object's place and is no file.
+
+    Others are not ours.
+    """
     local: dict[str, Stored] = {}
     partials: list[Stored] = []
+    irregular: dict[str, Path] = {}
     for top in _entries(folder, doubts):
         if len(top.name) != 2 or not top.is_dir(follow_symlinks=False):
             continue
@@ -221,13 +228,22 @@ def _scan(folder: Path, doubts: list[str]) -> tuple[dict[str, Stored], list[Stor
             except OSError:
                 continue  # it was removed just now
             if not S_ISREG(stat.st_mode):
+                if not unfinished and not _is_file(entry):
+                    irregular[digest] = Path(entry.path)
                 continue
             item = Stored(Path(entry.path), stat.st_size, stat.st_mtime_ns)
             if unfinished:
                 partials.append(item)
             else:
                 local[digest] = item
-    return local, partials
+    return local, partials, irregular
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _entries(folder: Path, doubts: list[str]) -> list[os.DirEntry[str]]:

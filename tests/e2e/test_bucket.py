@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -481,6 +481,81 @@ def test_a_sweep_that_is_killed_loses_nothing(shop: Shop, wire: Wire) -> None:
     assert shop.restores()
 
 
+def overwrite(bucket: Bucket, digests: Iterable[str]) -> None:
+    """Somebody else puts zeros there, as many as there were bytes."""
+    for digest in digests:
+        zeros = bytes(bucket.size(digest) or 0)
+        bucket._obstore.put(bucket._quick, f"objects/{digest[:2]}/{digest[2:]}", zeros)
+
+
+@pytest.mark.parametrize("receipts", ["kept", "removed", "torn"])
+def test_a_copy_stays_until_the_bucket_has_its_content(shop: Shop, receipts: str) -> None:
+    """What is there with the right size and other content is replaced by the copy first."""
+    storage = shop.storage
+    manifests = storage.training(A, 3, shared=[content_of(LARGE)])
+    shop.project.flor("objects", "push")
+    (small,) = storage.needs(manifests[0]) - storage.needs(manifests[1]) - {manifests[0]}
+    overwrite(shop.bucket, [small, digest_of(content_of(LARGE))])
+    path = shop.settings.flor_dir / "receipts.jsonl"
+    if receipts == "removed":
+        path.unlink()
+    elif receipts == "torn":
+        path.write_bytes(path.read_bytes()[:-9])
+    storage.age()
+
+    told = shop.project.flor("gc", "--limit", "0.000001", "--yes", "--grace", "0", code=1)
+
+    assert "replaced 2 objects in the bucket whose content was wrong" in told
+    assert "spooled 4 objects" in told
+    assert storage.here() == set(manifests)
+    assert shop.restores()
+
+
+def test_a_copy_that_is_damaged_too_replaces_nothing(shop: Shop) -> None:
+    storage = shop.storage
+    manifests = storage.training(A, 1, size_bytes=LARGE)
+    (digest,) = storage.needs(manifests[0]) - set(manifests)
+    shop.project.flor("objects", "push")
+    overwrite(shop.bucket, [digest])
+    path = storage.store.path(digest)
+    path.write_bytes(content_of(LARGE, seed=2))
+    storage.age()
+
+    words = ("-m", "flor", "gc", "--limit", "0.000001", "--yes", "--grace", "0")
+    done = shop.project.python(*words, code=1)
+
+    assert f"{path} is damaged and was not uploaded" in done.stderr
+    assert path.read_bytes() == content_of(LARGE, seed=2)
+    assert "spooled" not in done.stdout.splitlines()[-1]
+
+
+def test_what_this_machine_uploaded_is_not_read_back(shop: Shop, wire: Wire) -> None:
+    """Nor what it fetched; what another one uploaded is, once."""
+    storage = shop.storage
+    storage.training(A, 1, size_bytes=LARGE)
+    gc = ("gc", "--limit", "0.000001", "--yes", "--grace", "0")
+    receipts = shop.settings.flor_dir / "receipts.jsonl"
+    came: list[bool] = []
+
+    def reads(*words: str) -> bool:
+        came.clear()
+        wire.at(LARGE // 2, lambda: came.append(True), down=True)
+        shop.project.flor(*words, AWS_ENDPOINT_URL=wire.url)
+        return bool(came)
+
+    def sweeps() -> bool:
+        storage.age()
+        return reads(*gc)
+
+    assert not sweeps()
+    assert reads("objects", "pull", "latest")
+    assert not sweeps()
+    shop.project.flor("objects", "pull", "latest", AWS_ENDPOINT_URL=wire.url)
+    receipts.unlink()
+    assert sweeps()
+    assert receipts.exists()
+
+
 def test_ctrl_c_ends_an_upload_soon(shop: Shop, wire: Wire) -> None:
     storage = shop.storage
     storage.training(A, 3, size_bytes=LARGE)
@@ -571,6 +646,60 @@ def test_verify_names_what_is_damaged(alone_shop: Shop) -> None:
     assert [item["path"] for item in found["damaged"]] == [str(path)]
 
 
+def irregular(kind: str, path: Path) -> None:
+    """Put something that never ends, or is no file, in a file's place."""
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("what", ["tensor", "manifest", "orphan"])
+def test_only_regular_files_are_objects(alone_shop: Shop, kind: str, what: str) -> None:
+    storage, project = alone_shop.storage, alone_shop.project
+    first, second = storage.training(A, 2)
+    (tensor,) = storage.needs(first) - {first}
+    orphan = storage.store.put(b"orphan")
+    storage.age()
+    path = storage.store.path({"tensor": tensor, "manifest": first, "orphan": orphan}[what])
+    irregular(kind, path)
+
+    for words in (["objects"], ["objects", "--run", "latest"]):
+        assert str(path) in project.python("-m", "flor", *words).stderr
+    assert f"damaged   {path}: " in project.flor("objects", "--verify", code=1)
+    found = alone_shop.asked("objects", "--verify", code=1)
+    assert [item["path"] for item in found["damaged"]] == [str(path)]
+    words = ("-m", "flor", "gc", "--limit", "0.000000001", "--yes", "--grace", "0")
+    done = project.python(*words, code=1)
+    assert (str(path) in done.stderr) == (what == "manifest")
+    assert os.path.lexists(path)
+    assert second in storage.here()
+
+
+def test_a_pipe_gives_way_to_what_is_in_the_bucket(shop: Shop) -> None:
+    storage = shop.storage
+    first, _ = storage.training(A, 2)
+    shop.project.flor("objects", "push")
+    for digest in storage.needs(first):
+        irregular("pipe", storage.store.path(digest))
+    shop.project.flor("objects", "pull", "latest")
+    assert shop.restores()
+
+
+def test_a_run_without_objects_is_told_from_a_project_without_any(alone_shop: Shop) -> None:
+    project = alone_shop.project
+    alone_shop.storage.run(B)
+    assert "no run needs any objects yet" in project.flor("objects")
+    alone_shop.storage.training(A, 1)
+    told = project.flor("objects", "--run", B)
+    assert f"run {B} needs no objects; in all of the project:" in told
+    assert "no run" not in told
+
+
 def test_gc_asks_before_it_works(alone_shop: Shop) -> None:
     storage, project = alone_shop.storage, alone_shop.project
     storage.training(A, 8)
@@ -620,6 +749,13 @@ def test_gc_that_trainings_start_is_quiet(alone_shop: Shop) -> None:
     done = project.python("-m", "flor", "gc", "--auto", FLOR_OBJECTS_LIMIT_GB="0.000006")
     assert (done.stdout, done.stderr) == ("", "")
     assert alone_shop.asked("objects")["runs"][0]["checkpoints"] == 4
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("option", ["--limit", "--grace"])
+def test_amounts_that_make_no_sense(alone_shop: Shop, option: str, value: str) -> None:
+    done = alone_shop.project.python("-m", "flor", "gc", option, value, code=2)
+    assert f"Invalid value for '{option}'" in done.stderr
 
 
 def test_one_gc_at_a_time(alone_shop: Shop) -> None:

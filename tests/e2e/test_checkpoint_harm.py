@@ -404,3 +404,39 @@ def test_a_block_that_sees_no_loop_says_so(project: Project, loop: str) -> None:
     assert told.count("flor: ") == 1
     assert "no flor.loop began" in told
     assert taken(project) == []
+
+
+def test_a_reason_that_ends_with_a_full_stop_is_followed_by_no_second_one(project: Project) -> None:
+    told = train(
+        project,
+        """
+        class Bad:
+            def state_dict(self): raise RuntimeError("no state for you.")
+            def load_state_dict(self, state): pass
+        with flor.checkpointing(weights=weights, bad=Bad()):
+            for epoch in flor.loop("epoch", range(2)):
+                weights[0] += 1
+        """,
+    )
+
+    assert "no state for you. A replay" in told
+    assert "no state for you. A replay" in project.lines("note")[0]["text"]
+
+
+@pytest.mark.parametrize("setting", ["overhead = nan", "objects_limit_gb = -1"])
+def test_a_bad_setting_stops_no_training(project: Project, setting: str) -> None:
+    project.write("flor.toml", setting)
+
+    told = train(
+        project,
+        """
+        with flor.checkpointing(weights=weights):
+            for epoch in flor.loop("epoch", range(2)):
+                weights[0] += 1
+        assert weights == [2]
+        """,
+    )
+
+    assert told.startswith("flor: this run is not recorded: ")
+    assert f"{setting} makes no sense" in told
+    assert told.count("\n") == 1

@@ -134,7 +134,7 @@ def test_iterations_are_named_by_number_or_by_the_text_that_they_yielded(project
     for call in ("fold='up'", "fold=2", "fold='left', epoch=3"):
         told = refusal(project, f"flor.load({call})")
         assert told.startswith("NoCheckpoint: ")
-        assert "fold 0, epoch 1" in told, told
+        assert "fold 0 ('left'), epoch 1 (11)" in told, told
 
 
 def test_unknown_places_runs_and_names_are_errors_that_say_what_there_is(trained: Project) -> None:
@@ -226,6 +226,24 @@ def test_a_condition_is_answered_among_the_epochs_that_have_a_checkpoint(project
 def test_a_condition_and_a_place_both_count(trained: Project) -> None:
     """Epoch 1 fulfils it, and so do later ones."""
     assert ask(trained, "print(flor.load(where='acc > 0.1', epoch=1).place)") == "{'epoch': 1}"
+
+
+def test_a_condition_may_be_about_loops_alone(project: Project) -> None:
+    project.write("train.py", FOLDS)
+    project.python("train.py", **ALL)
+    conditions = {
+        "epoch = 1": "{'fold': 1, 'epoch': 1}",
+        "fold = 0": "{'fold': 0, 'epoch': 2}",
+        "fold = 0 and epoch < 2": "{'fold': 0, 'epoch': 1}",
+        "fold_value = 'left' and epoch_value = 11": "{'fold': 0, 'epoch': 1}",
+        "epoch_value = 11 and status = 'finished'": "{'fold': 1, 'epoch': 1}",
+        "acc < 0.4 and epoch_value = 11": "{'fold': 0, 'epoch': 1}",
+        "fold = 0 and step = 1": "{'fold': 0, 'epoch': 2}",
+    }
+    for where, place in conditions.items():
+        assert ask(project, f"print(flor.load(where={where!r}).place)") == place, where
+    assert "no row" in refusal(project, "flor.load(where='epoch = 7')")
+    assert "batch" in refusal(project, "flor.load(where='batch = 7')")
 
 
 HOSTILE = [
@@ -607,10 +625,12 @@ def test_the_table_of_checkpoints_is_a_data_frame_with_a_column_for_each_loop(
         frame = flor.checkpoints()
         print(*frame.columns)
         print(frame[["fold", "epoch"]].values.tolist(), frame["kept"].all())
+        print(*frame["fold_value"], *frame["epoch_value"])
         """,
     ).splitlines()
 
-    assert out[0].split()[:3] == ["run_id", "fold", "epoch"]
+    assert out[0].split()[:5] == ["run_id", "fold", "fold_value", "epoch", "epoch_value"]
+    assert out[2] == "left left left right right right 10 11 12 10 11 12"
     assert {"boundary", "final", "size_bytes", "kept"} <= set(out[0].split())
     assert out[1] == "[[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]] True"
 
@@ -643,7 +663,147 @@ def test_a_number_that_the_loop_yielded_is_no_name_and_the_error_says_what_is(
 
     told = refusal(project, "flor.load(fold=0.1)")
     assert told.startswith("NoCheckpoint: ")
-    assert "fold 0" in told
+    assert "fold_value=0.1 means the number that it yielded" in told
+    assert "fold 0 (0.1)" in told
+    assert ask(project, "print(flor.load(fold_value=0.01).place)") == "{'fold': 1, 'epoch': 2}"
+
+
+VALUES = """
+import flor
+weights = [0]
+with flor.checkpointing(weights=weights):
+    for epoch in flor.loop("epoch", [0, 5, 2.5, True, "last"]):
+        for step in flor.loop("step", range(2)):
+            weights[0] += 1
+"""
+
+
+def test_iterations_are_named_by_what_the_loop_yielded(project: Project) -> None:
+    project.write("train.py", VALUES)
+    project.python("train.py", **ALL)
+
+    out = ask(
+        project,
+        """
+        import numpy as np
+        weights = [0]
+        for value in (0, 5, 2.5, "last", np.int64(5), np.float64(2.5), 5.0):
+            flor.load(epoch_value=value, weights=weights)
+            print(weights[0], end=" ")
+        print(flor.checkpoints()["epoch_value"].tolist())
+        print(flor.load(epoch_value=5)["weights"], flor.load(epoch=1)["weights"])
+        """,
+    )
+
+    assert out.splitlines() == ["2 4 6 10 4 6 4 [0, 5, 2.5, True, 'last']", "[4] [4]"]
+    for value in ("1", "3", "2.4", "'5'", "float('nan')", "float('inf')", "10**30", "-1"):
+        told = refusal(project, f"flor.load(epoch_value={value})")
+        assert told.startswith("NoCheckpoint: ")
+        assert "no iteration of 'epoch' yielded " in told
+        assert "There are: epoch 0; epoch 1 (5); epoch 2 (2.5); epoch 3 (True); epoch 4 (" in told
+    shown = project.flor("checkpoints")
+    assert re.findall(r"^epoch \d(?: \(.*?\))?", shown, re.MULTILINE) == [
+        *("epoch 0", "epoch 1 (5)", "epoch 2 (2.5)", "epoch 3 (True)", "epoch 4 ('last')"),
+    ]
+    rows = json.loads(project.flor("checkpoints", "--json"))
+    assert [row["values"].get("epoch") for row in rows] == [None, 5, 2.5, True, "last"]
+
+
+def test_a_value_without_a_checkpoint_is_told_from_none(project: Project) -> None:
+    project.write("train.py", VALUES)
+    project.python("train.py", FLOR_OVERHEAD="0")
+
+    assert "it was never taken" in refusal(project, "flor.load(epoch_value=5)")
+    assert "yielded 7" in refusal(project, "flor.load(epoch_value=7)")
+
+
+def test_values_that_are_the_numbers_make_no_column(trained: Project) -> None:
+    assert ask(trained, "print('epoch_value' in flor.checkpoints())") == "False"
+    assert ask(trained, "print(flor.load(epoch_value=3).place)") == "{'epoch': 3}"
+    assert "(" not in trained.flor("checkpoints").partition("objects")[0]
+
+
+def test_a_loop_and_an_object_that_are_called_like_values(project: Project) -> None:
+    project.write(
+        "train.py",
+        "import flor\n"
+        "epoch_value, weights = [0], [0]\n"
+        "with flor.checkpointing(epoch_value=epoch_value, weights=weights):\n"
+        "    for e in flor.loop('epoch', range(10, 12)):\n"
+        "        for v in flor.loop('epoch_value', range(3)):\n"
+        "            epoch_value[0] += 1\n",
+    )
+    project.python("train.py", **ALL)
+    out = ask(
+        project,
+        """
+        epoch_value = [0]
+        flor.load(epoch=0, epoch_value=epoch_value)
+        print(epoch_value, flor.load(epoch_value=11).place)
+        """,
+    )
+    assert out == "[3] {'epoch': 1}"
+
+    project.write("train.py", FOLDS.replace('"fold"', '"epoch_value"'))
+    project.python("train.py", **ALL)
+    out = ask(
+        project,
+        """
+        print(flor.load(epoch_value=0, epoch=1).place, *flor.checkpoints().columns[:5])
+        """,
+    )
+    place = "{'epoch_value': 0, 'epoch': 1}"
+    columns = "epoch_value epoch_value_value epoch epoch_value_yielded"
+    assert out == f"{place} run_id {columns}"
+
+
+TWO_ENDS = """
+import flor
+weights = [0]
+with flor.checkpointing(weights=weights):
+    for epoch in flor.loop("epoch", range(4)):
+        for step in flor.loop("step", range(2)):
+            weights[0] += 1
+        flor.log("acc", weights[0])
+        for part in flor.loop("part", range(1)):
+            weights[0] += 100
+"""
+
+
+def test_a_named_iteration_is_where_its_nested_loop_ended(project: Project) -> None:
+    """The last one too, which has another checkpoint at the end of the main loop."""
+    project.write("train.py", TWO_ENDS)
+    project.python("train.py", **ALL)
+    shown = project.flor("checkpoints")
+    assert "epoch 3      after step, last" in shown
+    assert "epoch 3      at the end of the loop" in shown
+
+    out = ask(
+        project,
+        """
+        for state in (
+            flor.load(epoch=2), flor.load(epoch=3), flor.load(epoch_value=3), flor.load(),
+            flor.load(where="acc > 300"), flor.load(where="run_id is not null"),
+            flor.load(where="epoch = 3"), flor.load(where="run_id is not null", epoch=3),
+        ):
+            print(state["weights"][0], end=" ")
+        """,
+    )
+
+    assert out == "206 308 308 408 308 408 308 308"
+    line = re.search(r"^restore +(flor\.load\(.*\))$", shown, re.MULTILINE)
+    assert line is not None
+    assert ask(project, f"weights = [0]\n{line[1]}\nprint(weights)") == "[408]"
+
+
+def test_of_an_iteration_without_another_the_end_of_the_loop_is_taken(project: Project) -> None:
+    project.write("train.py", TWO_ENDS.replace("range(4)", "iter(range(4))"))
+    project.python("train.py", FLOR_OVERHEAD="0")
+
+    shown = project.flor("checkpoints")
+    assert "at the end of the loop" in shown
+    assert "epoch=3, weights=weights)" in shown
+    assert ask(project, "print(flor.load(epoch=3)['weights'])") == "[408]"
 
 
 def test_names_that_are_no_python_are_shown_as_they_can_be_given(project: Project) -> None:

@@ -14,7 +14,9 @@ BEGIN = "import flor, sys\nweights = [0]\n"
 STATES = """
 import json, sys, flor
 for row in flor.checkpoints(sys.argv[1]).to_dict("records"):
-    place = {name: int(row[name]) for name in sys.argv[2:]}
+    # The main loop's iteration would name the state where its nested loop ended.
+    at_the_end = row["final"] and not isinstance(row["boundary"], str)
+    place = {name: int(row[name]) for name in sys.argv[2 : -1 if at_the_end else None]}
     print(json.dumps(flor.load(row["run_id"], **place)["weights"]))
 """
 LOOK = """
