@@ -30,7 +30,7 @@ from flor.checkpoint.manifest import Frame, Missing, Node
 from flor.checkpoint.modules import has_state
 from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
 from flor.source.liveness import live_after, live_at, live_at_head
-from flor.source.names import hands_on
+from flor.source.names import hands_on, loop_at
 
 FAINT_BYTES = 64 * 1024  # of a value that nobody reads again; a larger one is left out
 FAINT_ITEMS = 1000
@@ -105,11 +105,18 @@ class Sources:
 
     def runner(self, frame: FrameType) -> FrameType | None:
         """The user's frame that a loop runs in, which begins: not that of a generator around it
-        that only hands its items on."""
+        that only hands its items on to another loop."""
         found = here = user_frame(frame)
         while here is not None and self._hands_on(here):
             here = user_frame(here.f_back)
-        return here or found
+        if here is None or (found is not here and self._steps(here)):
+            return found
+        return here
+
+    def _steps(self, frame: FrameType) -> bool:
+        """Whether it has no loop over the generators inside of it, but draws on them by `next`."""
+        tree = self.tree(frame.f_code)
+        return tree is not None and loop_at(tree, frame.f_lineno) is None
 
     def _hands_on(self, frame: FrameType) -> bool:
         code = frame.f_code
