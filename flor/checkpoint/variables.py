@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flor.checkpoint import arrays
+from flor.checkpoint.callables import Callables, Held, is_library_type, may_change
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.encoding import OPAQUE, Encoder
 from flor.checkpoint.frames import (
@@ -27,8 +28,15 @@ from flor.checkpoint.frames import (
     user_frame,
 )
 from flor.checkpoint.manifest import Frame, Missing, Node
-from flor.checkpoint.modules import has_state
-from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
+from flor.checkpoint.modules import has_state, rank
+from flor.source.changeset import (
+    Change,
+    How,
+    LoopChanges,
+    code_matches,
+    function_changes,
+    loop_changes,
+)
 from flor.source.liveness import live_after, live_at, live_at_head
 from flor.source.names import hands_on, loop_at
 
@@ -41,6 +49,7 @@ REPORTERS = (  # they carry values outwards; what they are does not decide how t
     *("threading", "_thread", "queue", "subprocess", "socket", "IPython", "ipykernel"),
     *("csv", "_csv"),
 )
+CODE = "is code rather than state"  # no loss where it is part of what is only called
 CONTAINERS = (list, dict, set, deque, Counter, bytearray)
 
 
@@ -60,6 +69,7 @@ class Sources:
         self._matching: dict[CodeType, bool] = {}
         self._texts: dict[str, str] = {}
         self._changes: dict[tuple[CodeType, int], LoopChanges | None] = {}
+        self._functions: dict[CodeType, tuple[Change, ...] | None] = {}
         self._live: dict[tuple[CodeType, int, str], frozenset[str]] = {}
 
     def prepare(self, code: CodeType, line: int) -> Iterator[None]:
@@ -93,6 +103,15 @@ class Sources:
             tree = self.tree(code)
             self._changes[key] = loop_changes(tree, line) if tree is not None else None
         return self._changes[key]
+
+    def of_function(self, code: CodeType) -> tuple[Change, ...] | None:
+        """What calls of a function change; None if its source cannot be read."""
+        if code not in self._functions:
+            tree = self.tree(code)
+            name, line = code.co_name, code.co_firstlineno
+            found = function_changes(tree, line, name) if tree is not None else None
+            self._functions[code] = found
+        return self._functions[code]
 
     def live(self, code: CodeType, line: int, where: str) -> frozenset[str]:
         """What is read again: after a loop, at a statement, or at the head of a loop."""
@@ -150,13 +169,14 @@ class Reader:
             return []
         live = self.sources.live(code, at, where)
         inner = self.sources.changes(code, at) if where == "after" and at != place.line else None
-        values = {}
+        values: dict[str, Node] = {}
+        # What is called comes last: what it holds may be a variable of its own.
+        ordered = sorted(changes.changes, key=lambda change: change.how is How.CALLED)
         with names_of(place.frame) as (local, module):
-            for change in changes.changes:
+            for change in ordered:
                 names = module if change.scope == "global" else local
-                node = NOTHING if change.path in but else self._capture(change, live, names)
-                if node is not NOTHING:
-                    values[_key(change)] = node
+                found = {} if change.path in but else self._capture(change, live, names)
+                values |= {name: node for name, node in found.items() if node is not NOTHING}
         block = tuple(map(_key, inner.changes)) if inner is not None else ()
         return [Frame(self._file(code), code.co_name, changes.line, self.loop, values, block)]
 
@@ -188,20 +208,53 @@ class Reader:
             return []
         return [Frame(self._file(code), code.co_name, line, self.loop, values)]
 
-    def _capture(self, change: Change, live: frozenset[str], names: Mapping[str, Any]) -> Node:
-        """The node of what stands at a path; NOTHING if there is nothing to keep."""
-        value = look_up(change.path, names)
-        if self._is_left_out(value) or self._is_inside(change.path, names):
-            return NOTHING
+    def _capture(
+        self, change: Change, live: frozenset[str], names: Mapping[str, Any]
+    ) -> dict[str, Node]:
+        """The nodes of what stands at a path, by name; NOTHING where there is nothing to keep."""
+        value, name = look_up(change.path, names), _key(change)
         is_live = change.path.partition(".")[0] in live or change.scope != "local"
-        name = _key(change)
-        if change.how is How.PASSED:
+        if change.how is How.CALLED:
+            if value is NOTHING or not is_live or self._is_inside(change.path, names):
+                return {}
+            held = Callables(self.sources.of_function).held(value, name)
+            return {item.name: self._held(item) for item in held}
+        if self._is_left_out(value) or self._is_inside(change.path, names):
+            return {}
+        return {name: self._plain(change.how, value, name, is_live)}
+
+    def _plain(self, how: How, value: Any, name: str, is_live: bool) -> Node:
+        if how is How.PASSED:
             return self._guess(value, name)
         if not is_live:
             return self.encoder.tentative(value, name) if _is_faint(value) else NOTHING
         if issubclass(type(value), Iterator) and not has_state(value):
             return self._miss(name, "is an iterator in mid-course")
         return self.encoder.encode(value, name)
+
+    def _held(self, item: Held) -> Node:
+        """The node of what a callable holds, unless it is held already."""
+        value = item.value
+        if self._is_left_out(value) or identity(value) in self.encoder._memo:
+            return NOTHING
+        if item.how is not How.CALLED:
+            return self._plain(item.how, value, item.name, is_live=True)
+        if has_state(value):
+            return self.encoder.encode(value, item.name) if self._may_change(value) else NOTHING
+        if is_library_type(type(value)):
+            return self.encoder.tentative(value, item.name)
+        missing = len(self.encoder.missing)
+        node = self.encoder.encode(value, item.name)
+        new = [lost for lost in self.encoder.missing[missing:] if not lost.reason.endswith(CODE)]
+        self.encoder.missing[missing:] = new
+        return node
+
+    def _may_change(self, value: Any) -> bool:
+        """Whether calls may change an object, and nothing that is declared has all of it."""
+        if rank(value) != 0 or not may_change(value):
+            return rank(value) != 0
+        parts = [*value.parameters(), *value.buffers()]
+        return not parts or not all(identity(item) in self.encoder.covered for item in parts)
 
     def _guess(self, value: Any, name: str) -> Node:
         """What was passed to a call: kept if it is of a kind that calls change, and small."""
