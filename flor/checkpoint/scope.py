@@ -15,7 +15,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flor.checkpoint import devices, load, memory, modules, rng, sizes
+from flor.checkpoint import devices, gradients, load, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.declared import Declared
 from flor.checkpoint.encoding import Encoder
@@ -303,7 +303,8 @@ class Scope:
         encoder.devices = cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
-        encoder.with_gradients = self._keeps_gradients(main, moment.boundary)
+        encoder.with_gradients = True
+        encoder.cleared = self._cleared(main, moment)
         manifest = Manifest(
             run_id=service.run_id,
             number=service.next_number(),
@@ -357,16 +358,21 @@ class Scope:
         reader = replace(reader, loop=moment.boundary or main.level.name)
         return found + reader.changed(Place(inner, line), "after", line)
 
-    def _keeps_gradients(self, main: Main, boundary: str | None) -> bool:
-        """Whether gradients may be used after the boundary before they are cleared."""
-        if boundary is not None:
-            code, line, _ = main.nested[boundary]
-        elif main.running is not None:
-            code, line = main.running[:2]
-        else:
-            return True
-        changes = self._service.sources.changes(code, line)
-        return changes is None or changes.grads != "cleared"
+    def _cleared(self, main: Main, moment: Moment) -> set[int]:
+        """The parameters whose gradients are cleared after the boundary before they are used."""
+        outer, inner, sources = moment.outer, moment.inner, self._service.sources
+        if main.running is None or outer is None or inner is None:
+            return set()
+        code, line, _ = main.running
+        if moment.boundary is None:
+            changes = sources.changes(code, line)
+            return gradients.cleared(inner, changes.gradients, outer, ()) if changes else set()
+        nested, at, _ = main.nested[moment.boundary]
+        changes = sources.changes(nested, at)
+        around = sources.gradients_around(code, line, nested, at)
+        if changes is None or around is None:
+            return set()
+        return gradients.cleared(inner, changes.gradients, outer, around)
 
     def _collect(self) -> None:
         """Account for what the background has finished."""

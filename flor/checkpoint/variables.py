@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 from flor.checkpoint import arrays
 from flor.checkpoint.callables import Callables, Held, is_library_type, may_change
@@ -37,6 +37,7 @@ from flor.source.changeset import (
     function_changes,
     loop_changes,
 )
+from flor.source.gradients import Use, gradients_around
 from flor.source.liveness import live_after, live_at, live_at_head
 from flor.source.names import hands_on, loop_at
 
@@ -50,6 +51,7 @@ REPORTERS = (  # they carry values outwards; what they are does not decide how t
     *("csv", "_csv"),
 )
 CODE = "is code rather than state"  # no loss where it is part of what is only called
+Uses: TypeAlias = tuple[Use, ...]
 CONTAINERS = (list, dict, set, deque, Counter, bytearray)
 
 
@@ -70,6 +72,7 @@ class Sources:
         self._texts: dict[str, str] = {}
         self._changes: dict[tuple[CodeType, int], LoopChanges | None] = {}
         self._functions: dict[CodeType, tuple[Change, ...] | None] = {}
+        self._around: dict[tuple[CodeType, int, CodeType, int], Uses | None] = {}
         self._live: dict[tuple[CodeType, int, str], frozenset[str]] = {}
 
     def prepare(self, code: CodeType, line: int) -> Iterator[None]:
@@ -112,6 +115,17 @@ class Sources:
             found = function_changes(tree, line, name) if tree is not None else None
             self._functions[code] = found
         return self._functions[code]
+
+    def gradients_around(self, code: CodeType, line: int, inner: CodeType, at: int) -> Uses | None:
+        """How a loop uses gradients outside of the loop at line `at` of `inner`; None if its source
+        cannot be read."""
+        key = (code, line, inner, at)
+        if key not in self._around:
+            tree = self.tree(code)
+            boundary = at if inner.co_filename == code.co_filename else None
+            found = gradients_around(tree, line, boundary) if tree is not None else None
+            self._around[key] = found
+        return self._around[key]
 
     def live(self, code: CodeType, line: int, where: str) -> frozenset[str]:
         """What is read again: after a loop, at a statement, or at the head of a loop."""

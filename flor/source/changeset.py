@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from flor.source.gradients import gradients
+from flor.source.gradients import Use, gradients
 from flor.source.names import (
     COMPREHENSIONS,
     DYNAMIC,
@@ -96,7 +96,7 @@ class LoopChanges:
     end_line: int
     changes: tuple[Change, ...]
     uncertain: tuple[tuple[int, str], ...]
-    grads: str  # cleared: before each `.backward(` of an iteration; kept; unknown: there is none
+    gradients: tuple[Use, ...]  # how an iteration uses them
 
 
 class _Source(NamedTuple):
@@ -144,8 +144,8 @@ def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
         walk.link(around)
     changes = _merged(program.complete(walk, DEPTH), scope)
     end = loop.end_lineno or loop.lineno
-    grads = gradients(program.scopes, loop.body, scope)
-    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), grads)
+    uses = gradients(program.scopes, loop.body, scope)
+    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), uses)
 
 
 def function_changes(tree: ast.Module, line: int, name: str) -> tuple[Change, ...]:
