@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
+from flor.source.changeset import (
+    Change,
+    How,
+    LoopChanges,
+    code_matches,
+    function_changes,
+    loop_changes,
+)
+from tests.test_gradients import verdict
 
 
 def changes_of(program: str) -> LoopChanges:
@@ -169,7 +177,7 @@ CALLS = [
     ("f(a.b, h[0], *c, **d)", dict.fromkeys(["a.b", "h", "c", "d"], "passed")),
     ("f([a, b], (c if d else e), 1, a + 1)", dict.fromkeys("abce", "passed")),
     ("f(g(a))", {"a": "passed"}),
-    ("hooks[0](a)", {"a": "passed"}),
+    ("hooks[0](a)", {"a": "passed", "hooks": "called"}),
     ("print(len(a), max(b), isinstance(c, int), sorted(d))", {}),
     ("x = next(it)", {"x": "assigned", "it": "mutated"}),
     ("setattr(a.b, 'c', 1)", {"a.b": "mutated"}),
@@ -208,8 +216,8 @@ from state import history
         ("heapq.heappush(h, x)", {"h": "mutated"}),
         ("bisect.insort(h, x)", {"h": "mutated"}),
         ("np.add(a, b, out=c)", {"c": "mutated"}),
-        ("mylib.train(a)", {"a": "passed"}),
-        ("x = mylib.train(a)", {"a": "passed", "x": "assigned"}),
+        ("mylib.train(a)", {"a": "passed", "mylib.train": "called"}),
+        ("x = mylib.train(a)", {"a": "passed", "x": "assigned", "mylib.train": "called"}),
         ("config.seen.append(1)", {"config.seen": "mutated"}),
         ("history.append(1)", {"history": "mutated"}),
         ("f(np.float32, torch)", {}),
@@ -327,7 +335,7 @@ class Trainer(Base):
                           "self.reported": "assigned"}),
         ("self.best = 1", {"self.best": "assigned"}),
         ("self.clean(b)", {"b": "mutated"}),
-        ("y = self.model(b)", {"y": "assigned", "b": "passed"}),
+        ("y = self.model(b)", {"y": "assigned", "b": "passed", "self.model": "called"}),
         ("self.model.train()", {"self.model": "mutated"}),
         ("self.inherited(b)", {"self": "mutated"}),
         ("other.step(b)", {"other": "mutated", "b": "mutated"}),
@@ -359,6 +367,85 @@ def test_functions_that_may_be_called_later():
         "closure": "assigned", "total": "assigned", "steps": "assigned", "best": "mutated",
         "opt": "mutated", "seen": "mutated", "calls": "mutated",
     }  # fmt: skip
+
+
+CALLABLES = [
+    ("stop = Early()", "if stop(v): break", {"stop": "called"}),
+    ("def check(es, v): return es(v)\nstop = Early()", "check(stop, v)", {"stop": "called"}),
+    ("def check(es, v): return es(v)\nd = {}", "check(d['s'], v)", {"d": "called"}),
+    ("cbs = [Early()]", "[cb(v) for cb in cbs]", {"cbs": "called"}),
+    ("cbs = [Early()]", "for cb in cbs: cb(v)", {"cb": "assigned", "cbs": "called"}),
+    ("d = {}", "d['s'](v)", {"d": "called"}),
+    ("add = history.append", "add(v)", {"add": "called", "history": "mutated"}),
+    ("inc = make()", "inc()", {"inc": "called"}),
+    ("from mine import stop", "stop(v)", {"stop": "called"}),
+    ("from mine import *", "stop(v)", {"stop": "called"}),
+    ("def f(v): pass", "f(v); print(v); len(v)", {}),
+    ("class Early: pass", "Early()", {}),
+    ("stop = Early()\nstop.n = 0", "stop(v); stop.step()", {"stop": "mutated"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "inside", "expected"), CALLABLES)
+def test_what_is_called_may_change(before: str, inside: str, expected: dict[str, str]):
+    found = changed(f"{before}\nfor i in range(3):  # here\n    {inside}")
+    found.pop("v", None)
+    assert found == expected
+
+
+CLASS = """
+class C:
+    total, rows = 0, []
+    def hit(self): C.total += 1
+    def own(self): type(self).total += 1
+    def also(self): self.__class__.total += 1
+    def add(self): self.rows.append(1)
+    @classmethod
+    def bump(cls): cls.total += 1
+class D(C): pass
+c = C()
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("C.total += 1", {"C.total": "assigned"}),
+        ("c.hit()", {"c": "mutated", "C.total": "assigned"}),
+        ("c.own()", {"c": "mutated", "C.total": "assigned"}),
+        ("c.also()", {"c": "mutated", "C.total": "assigned"}),
+        ("c.add()", {"c": "mutated", "C.rows": "mutated"}),
+        ("c.bump()", {"c": "mutated", "C.total": "assigned"}),
+        ("D.bump()", {"D": "mutated", "C.total": "assigned", "D.total": "assigned"}),
+    ],
+)
+def test_attributes_of_classes(statement: str, expected: dict[str, str]):
+    assert changed(f"{CLASS}\nfor i in range(3):\n    {statement}") == expected
+
+
+def test_what_a_call_of_a_function_changes():
+    program = textwrap.dedent("""
+        def make(limit):
+            best, rows = 0, []
+            def stop(v, log):
+                nonlocal best
+                best = max(best, v)
+                rows.append(limit)
+                log.append(v)
+                print(limit)
+            return stop
+    """)
+
+    found = function_changes(ast.parse(program), 4, "stop")
+
+    assert {(c.path, c.how.value, c.scope) for c in found} == {
+        ("best", "assigned", "nonlocal"),
+        ("rows", "mutated", "nonlocal"),
+        ("log", "mutated", "local"),
+        ("limit", "passed", "nonlocal"),
+        ("v", "passed", "local"),
+    }
+    assert function_changes(ast.parse(program), 4, "other") == ()
 
 
 # -- names for one object -------------------------------------------------------------------
@@ -480,7 +567,8 @@ def test_the_changes_of_an_inner_loop_are_its_own():
         ("loss.backward(); opt.step(); opt.zero_grad()", "kept"),
         ("loss.backward()", "kept"),
         ("if i % 4 == 0: opt.zero_grad()\nloss.backward()", "kept"),
-        ("if c: opt.zero_grad()\nelse: net.zero_grad()\nloss.backward()", "cleared"),
+        ("if c: opt.zero_grad()\nelse: opt.zero_grad()\nloss.backward()", "cleared"),
+        ("if c: opt.zero_grad()\nelse: net.zero_grad()\nloss.backward()", "kept"),
         ("c and opt.zero_grad()\nloss.backward()", "kept"),
         ("with amp():\n    opt.zero_grad()\nif c: loss.backward()", "cleared"),
         ("for x in y:\n    opt.zero_grad()\n    loss.backward()", "cleared"),
@@ -491,7 +579,7 @@ def test_the_changes_of_an_inner_loop_are_its_own():
 )
 def test_whether_gradients_are_cleared(statements: str, grads: str):
     program = "for i in range(3):\n" + textwrap.indent(statements, "    ")
-    assert changes_of(program).grads == grads
+    assert verdict(changes_of(program)) == grads
 
 
 # -- code -----------------------------------------------------------------------------------

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Collection
 
 import pytest
 
-from flor.source.changeset import loop_changes
+from flor.source.changeset import LoopChanges, loop_changes
+from flor.source.gradients import Receiver, Use, gradients_around
+
+
+def verdict(found: LoopChanges | None, users: Collection[str] = ("opt", "scaler")) -> str:
+    """`cleared`: something is, before each use of an iteration; `unknown`: nothing computes any."""
+    assert found is not None
+    uses = [
+        use for use in found.gradients if use.kind != "step" or (use.on and use.on.path in users)
+    ]
+    if not any(use.kind == "backward" for use in uses):
+        return "unknown"
+    return "cleared" if all(use.cleared for use in uses) else "kept"
+
 
 STEP = """
 def step(x):
@@ -73,7 +87,8 @@ CASES = {
         "trainer.clear(); loss.backward()",
         "kept",
     ),
-    "a function that is only passed on": (STEP, "opt.step(step)", "unknown"),
+    "a function that a step calls first": (STEP, "opt.step(step)", "cleared"),
+    "a function that is only passed on": (STEP, "run(step)", "unknown"),
     "a lambda": ("clear = lambda: opt.zero_grad()", "clear(); loss.backward()", "kept"),
 }
 
@@ -86,8 +101,7 @@ def test_functions_of_the_file_are_followed(case: str) -> None:
 
     found = loop_changes(ast.parse(program), line)
 
-    assert found is not None
-    assert found.grads == grads
+    assert verdict(found) == grads
 
 
 def test_a_method_of_self_is_followed() -> None:
@@ -104,5 +118,74 @@ def test_a_method_of_self_is_followed() -> None:
 
     found = loop_changes(ast.parse(program), 7)
 
+    assert verdict(found) == "cleared"
+
+
+def uses(statements: str, before: str = "") -> tuple[Use, ...]:
+    program = f"{before}\nfor i in range(3):  # here\n" + textwrap.indent(statements, "    ")
+    line = program.split("\n").index("for i in range(3):  # here") + 1
+    found = loop_changes(ast.parse(program), line)
     assert found is not None
-    assert found.grads == "cleared"
+    return found.gradients
+
+
+def named(*paths: str) -> frozenset[Receiver]:
+    return frozenset(Receiver(path, False) for path in paths)
+
+
+def test_each_optimizer_clears_its_own() -> None:
+    assert uses("oh.zero_grad()\nloss.backward()\noh.step()\nif n % 4 == 0: ob.step()") == (
+        Use("backward", named("oh")),
+        Use("step", named("oh"), *named("oh")),
+        Use("step", named("oh"), *named("ob")),
+    )
+
+
+def test_what_reads_gradients() -> None:
+    found = uses("n = clip_grad_norm_(p)\nscaler.unscale_(opt)\nx = p.grad\nautograd.grad(y, x)")
+    assert found == (Use("read", frozenset()),)
+    assert uses("p.grad = None\np.gradient") == ()
+    assert uses("scaler.step(opt)") == (
+        Use("step", frozenset(), Receiver("scaler", False), Receiver("opt", False)),
+    )
+
+
+def test_parameters_of_functions_are_what_they_are_given() -> None:
+    before = "def f(o, x, *, s):\n    o.zero_grad()\n    x.backward()\n    s.step()"
+    assert uses("f(t.opt, loss, s=t.sched)", before) == (
+        Use("backward", named("t.opt")),
+        Use("step", named("t.opt"), *named("t.sched")),
+    )
+    assert {use.cleared for use in uses("f(make(), loss, s=t)", before)} == {frozenset()}
+
+
+AROUND = """
+def train():
+    for step in steps:  # inner
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+def main():
+    for epoch in range(3):  # here
+        opt.zero_grad()
+        {call}
+        {after}
+"""
+
+
+@pytest.mark.parametrize("call", ["train()", "for x in y: train()", "total = train()"])
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("validate(net)", ()),
+        ("opt.step()", (Use("step", frozenset(), Receiver("opt", True)),)),
+        ("norm = net.weight.grad.norm()", (Use("read", frozenset()),)),
+    ],
+)
+def test_what_comes_around_the_boundary(call: str, after: str, expected: tuple[Use, ...]) -> None:
+    """What was cleared before the boundary does not count behind it."""
+    program = AROUND.format(call=call, after=after)
+    lines = program.split("\n")
+    line, inner = (next(n for n, t in enumerate(lines, 1) if m in t) for m in ("# here", "# inner"))
+
+    assert gradients_around(ast.parse(program), line, inner) == expected

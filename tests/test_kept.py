@@ -51,7 +51,7 @@ def kept(tmp_path: Path) -> Callable[[Objects], bool]:
         contents = [bytes(item.bytes()) for item in pending]
         leaves = [Leaf(sha256(content).hexdigest(), 0, len(content), 0) for content in contents]
         staging.remember(pending, leaves)
-        found.append(Kept(nodes, leaves, False))
+        found.append(Kept(nodes, leaves, set()))
         return True
 
     return same

@@ -71,6 +71,7 @@ class Encoder:
         self.missing: list[Missing] = []
         self.has_pickles = False
         self.with_gradients = False
+        self.cleared: set[int] = set()  # ids of parameters whose gradients nobody needs
         self.covered: set[int] = set()  # ids of parameters and buffers of captured modules
         self.pure = False  # refuse what needs a pickle
         self.devices: Devices | None = None  # copies from accelerators; None: wait for each
@@ -134,7 +135,7 @@ class Encoder:
             return {"t": "ref", "to": known.setdefault("id", next(self._ids))}
         try:
             node = arrays.encode_tensor(self, value, name)
-            if self.with_gradients and node.get("grad") == "leaf":
+            if node.get("grad") == "leaf" and self.keeps_gradient(value):
                 node["gradient"] = self.encode(value.grad, f"{name}.grad")
         except Exception as error:
             if is_from_handler(error):
@@ -143,6 +144,9 @@ class Encoder:
         self._memo[identity(value)] = node
         self._kept.append(value)
         return node
+
+    def keeps_gradient(self, value: Any) -> bool:
+        return self.with_gradients and identity(value) not in self.cleared
 
     def tentative(self, value: Any, name: str) -> Node:
         """The node of plain data; UNFIT, without a trace, if any of it needs more than that."""
@@ -175,7 +179,7 @@ class Encoder:
             return encode(self, value, name)
         found = arrays.encode(self, value, name)
         if found is not None:
-            if self.with_gradients and found.get("grad") == "leaf":
+            if found.get("grad") == "leaf" and self.keeps_gradient(value):
                 found["gradient"] = self.encode(value.grad, f"{name}.grad")
             return found
         if isinstance(value, OPAQUE):

@@ -28,7 +28,7 @@ TABLES = ("_parameters", "_buffers", "_modules")  # where torch's modules keep t
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The nearest frame of the user's own code: progress bars stand between him and a loop."""
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -65,7 +65,7 @@ def is_generator(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_GENERATOR)
 
 
-def is_library(file: str) -> bool:
+def is_library_file(file: str) -> bool:
     return (
         "site-packages" in file
         or "dist-packages" in file
@@ -156,18 +156,34 @@ def steps(path: str, names: Mapping[str, Any]) -> Iterator[Any]:
     value = names.get(first, NOTHING)
     yield value
     for name in rest:
-        own = attributes(value)
+        if name == "__class__" and value is not NOTHING:
+            value = type(value)
+            yield value
+            continue
+        own, kind = attributes(value), type(value)
         value = own.get(name, NOTHING)
         for table in TABLES:
             if value is NOTHING and isinstance(own.get(table), dict):
                 value = own[table].get(name, NOTHING)
+        if value is NOTHING and own:  # what its class gives it, but no descriptors
+            shared = attributes(kind).get(name, NOTHING)
+            value = NOTHING if hasattr(type(shared), "__get__") else shared
         yield value
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """What is in the `__dict__` of an object; nothing where it has none."""
+    """What is in the `__dict__` of an object, or in a class and its bases; nothing where it has
+    none."""
+    if isinstance(value, type):
+        bases = reversed(type.__dict__["__mro__"].__get__(value)[:-1])
+        return {name: item for base in bases for name, item in _class_dict(base).items()}
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
     return found if type(found) is dict else {}
+
+
+def _class_dict(kind: type) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
+    return found

@@ -16,11 +16,12 @@ MAPS = {"attributes": 2, "traces": 2, "grads": 1, "buffers": 1, "metadata": 1}
 
 @dataclass(frozen=True)
 class Kept:
-    """The nodes of a written checkpoint's objects, and its leaves."""
+    """The nodes of a written checkpoint's objects, and its leaves; it has no gradients of the
+    parameters in `cleared`."""
 
     objects: dict[str, Node]
     leaves: Sequence[Leaf]
-    with_gradients: bool
+    cleared: set[int]
 
     def holds(self, objects: dict[str, Node], pending: Sequence[Pending]) -> bool:
         """Whether these are the same, to the last byte. What was not read counts as the same."""

@@ -85,10 +85,11 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     frozen = [key for key, item in parameters.items() if not item.requires_grad]
     if frozen:
         found["frozen"] = frozen
-    if encoder.with_gradients:
+    kept = {key: item for key, item in parameters.items() if encoder.keeps_gradient(item)}
+    if kept:
         found["grads"] = {
             key: encoder.encode(item.grad, f"{name}.{key}.grad")
-            for key, item in parameters.items()
+            for key, item in kept.items()
             if item.grad is not None
         }
     buffers = {key: item for key, item in module.named_buffers() if key not in state}
@@ -161,7 +162,7 @@ def _own_parameters(encoder: Encoder, optimizer: Any, name: str) -> list[list[An
         for index, item in enumerate(options["params"]):
             if identity(item) not in encoder.covered:
                 path = f"{name}.params[{group}][{index}]"
-                grad = item.grad if encoder.with_gradients else None
+                grad = item.grad if encoder.keeps_gradient(item) else None
                 parts = [encoder.encode(item.detach(), path), encoder.encode(grad, f"{path}.grad")]
                 found.append([group, index, *parts])
     return found

@@ -16,7 +16,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flor.checkpoint import devices, load, loaders, memory, modules, rng, sizes
+from flor.checkpoint import devices, gradients, load, loaders, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.declared import Declared
 from flor.checkpoint.encoding import Devices, Encoder
@@ -78,6 +78,7 @@ class Main:
     taken: int = -1  # the iteration of the newest checkpoint
     seen: int | None = None  # what hinted at the objects' state then
     kept: Kept | None = None  # what it holds of them, once it is written
+    cleared: set[int] = field(default_factory=set)  # parameters whose gradients it leaves out
     outdated: bool = False  # a nested loop may have changed them since
     began: float = 0.0  # of this iteration
     stalled: float = 0.0  # in this iteration
@@ -266,7 +267,7 @@ class Scope:
             return True
         if self._live or main.kept is None:
             return main.outdated
-        encoder = self._encoder(main.kept.with_gradients, devices.Unread())
+        encoder = self._encoder(main.kept.cleared, devices.Unread())
         objects = self._encode_objects(encoder)
         pending = self._staging.end()
         return not main.kept.holds(objects, pending)
@@ -280,14 +281,14 @@ class Scope:
         pending = self._staging.end()
         main.taken, main.outdated = main.level.iteration, False
         main.seen, main.kept = self._declared.changes(), None
-        with_gradients = self._keeps_gradients(main, moment.boundary)
+        cleared = main.cleared
         loop, background = main.level.id, self._service.background
         cpu, stall = background.cpu_seconds, 0.0
 
         def done(written: Written, leaves: list[Leaf]) -> None:
             if not self._staging.live:
                 self._staging.remember(pending, leaves)
-                main.kept = Kept(manifest.objects, leaves, with_gradients)
+                main.kept = Kept(manifest.objects, leaves, cleared)
             spent = background.cpu_seconds - cpu
             self._ended.append(Ended(spent, before, load.sample(), stall))
             self._service.list_checkpoint(
@@ -333,7 +334,8 @@ class Scope:
         cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
-        encoder = self._encoder(self._keeps_gradients(main, moment.boundary), cuda)
+        main.cleared = self._cleared(main, moment)
+        encoder = self._encoder(main.cleared, cuda)
         manifest = Manifest(
             run_id=service.run_id,
             number=service.next_number(),
@@ -351,12 +353,12 @@ class Scope:
             service.warn_missing(item)
         return replace(manifest, frames=tuple(frames), missing=tuple(encoder.missing))
 
-    def _encoder(self, with_gradients: bool, copying: Devices | None) -> Encoder:
+    def _encoder(self, cleared: set[int], copying: Devices | None) -> Encoder:
         """What encodes the values of a checkpoint that begins."""
         self._staging.begin(live=self._live)
         names = {identity(value): name for name, value in self._declared.held().items()}
         encoder = Encoder(self._staging, names)
-        encoder.with_gradients, encoder.devices = with_gradients, copying
+        encoder.with_gradients, encoder.cleared, encoder.devices = True, cleared, copying
         return encoder
 
     def _encode_rng(self, encoder: Encoder, main: Main) -> dict[str, Any]:
@@ -404,16 +406,21 @@ class Scope:
         reader = replace(reader, loop=moment.boundary or main.level.name)
         return found + reader.changed(Place(inner, line), "after", line)
 
-    def _keeps_gradients(self, main: Main, boundary: str | None) -> bool:
-        """Whether gradients may be used after the boundary before they are cleared."""
-        if boundary is not None:
-            code, line, _ = main.nested[boundary]
-        elif main.running is not None:
-            code, line = main.running[:2]
-        else:
-            return True
-        changes = self._service.sources.changes(code, line)
-        return changes is None or changes.grads != "cleared"
+    def _cleared(self, main: Main, moment: Moment) -> set[int]:
+        """The parameters whose gradients are cleared after the boundary before they are used."""
+        outer, inner, sources = moment.outer, moment.inner, self._service.sources
+        if main.running is None or outer is None or inner is None:
+            return set()
+        code, line, _ = main.running
+        if moment.boundary is None:
+            changes = sources.changes(code, line)
+            return gradients.cleared(inner, changes.gradients, outer, ()) if changes else set()
+        nested, at, _ = main.nested[moment.boundary]
+        changes = sources.changes(nested, at)
+        around = sources.gradients_around(code, line, nested, at)
+        if changes is None or around is None:
+            return set()
+        return gradients.cleared(inner, changes.gradients, outer, around)
 
     def _collect(self) -> None:
         """Account for what the background has finished."""

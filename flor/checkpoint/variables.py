@@ -12,10 +12,11 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 from flor.checkpoint import arrays
-from flor.checkpoint.capturable import OPAQUE, has_state, identity
+from flor.checkpoint.callables import Callables, Held, may_change
+from flor.checkpoint.capturable import OPAQUE, has_state, identity, is_library
 from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.frames import (
     NOTHING,
@@ -27,9 +28,18 @@ from flor.checkpoint.frames import (
     user_frame,
 )
 from flor.checkpoint.manifest import Frame, Missing, Node
-from flor.source.changeset import Change, How, LoopChanges, code_matches, loop_changes
+from flor.checkpoint.modules import rank
+from flor.source.changeset import (
+    Change,
+    How,
+    LoopChanges,
+    code_matches,
+    function_changes,
+    loop_changes,
+)
+from flor.source.gradients import Use, gradients_around
 from flor.source.liveness import live_after, live_at, live_at_head
-from flor.source.names import hands_on
+from flor.source.names import hands_on, loop_at
 
 FAINT_BYTES = 64 * 1024  # of a value that nobody reads again; a larger one is left out
 FAINT_ITEMS = 1000
@@ -40,6 +50,8 @@ REPORTERS = (  # they carry values outwards; what they are does not decide how t
     *("threading", "_thread", "queue", "subprocess", "socket", "IPython", "ipykernel"),
     *("csv", "_csv"),
 )
+CODE = "is code rather than state"  # no loss where it is part of what is only called
+Uses: TypeAlias = tuple[Use, ...]
 CONTAINERS = (list, dict, set, deque, Counter, bytearray)
 
 
@@ -59,6 +71,8 @@ class Sources:
         self._matching: dict[CodeType, bool] = {}
         self._texts: dict[str, str] = {}
         self._changes: dict[tuple[CodeType, int], LoopChanges | None] = {}
+        self._functions: dict[CodeType, tuple[Change, ...] | None] = {}
+        self._around: dict[tuple[CodeType, int, CodeType, int], Uses | None] = {}
         self._live: dict[tuple[CodeType, int, str], frozenset[str]] = {}
 
     def prepare(self, code: CodeType, line: int) -> Iterator[None]:
@@ -93,6 +107,26 @@ class Sources:
             self._changes[key] = loop_changes(tree, line) if tree is not None else None
         return self._changes[key]
 
+    def of_function(self, code: CodeType) -> tuple[Change, ...] | None:
+        """What calls of a function change; None if its source cannot be read."""
+        if code not in self._functions:
+            tree = self.tree(code)
+            name, line = code.co_name, code.co_firstlineno
+            found = function_changes(tree, line, name) if tree is not None else None
+            self._functions[code] = found
+        return self._functions[code]
+
+    def gradients_around(self, code: CodeType, line: int, inner: CodeType, at: int) -> Uses | None:
+        """How a loop uses gradients outside of the loop at line `at` of `inner`; None if its source
+        cannot be read."""
+        key = (code, line, inner, at)
+        if key not in self._around:
+            tree = self.tree(code)
+            boundary = at if inner.co_filename == code.co_filename else None
+            found = gradients_around(tree, line, boundary) if tree is not None else None
+            self._around[key] = found
+        return self._around[key]
+
     def live(self, code: CodeType, line: int, where: str) -> frozenset[str]:
         """What is read again: after a loop, at a statement, or at the head of a loop."""
         key = (code, line, where)
@@ -104,11 +138,18 @@ class Sources:
 
     def runner(self, frame: FrameType) -> FrameType | None:
         """The user's frame that a loop runs in, which begins: not that of a generator around it
-        that only hands its items on."""
+        that only hands its items on to another loop."""
         found = here = user_frame(frame)
         while here is not None and self._hands_on(here):
             here = user_frame(here.f_back)
-        return here or found
+        if here is None or (found is not here and self._steps(here)):
+            return found
+        return here
+
+    def _steps(self, frame: FrameType) -> bool:
+        """Whether it has no loop over the generators inside of it, but draws on them by `next`."""
+        tree = self.tree(frame.f_code)
+        return tree is not None and loop_at(tree, frame.f_lineno) is None
 
     def _hands_on(self, frame: FrameType) -> bool:
         code = frame.f_code
@@ -142,13 +183,14 @@ class Reader:
             return []
         live = self.sources.live(code, at, where)
         inner = self.sources.changes(code, at) if where == "after" and at != place.line else None
-        values = {}
+        values: dict[str, Node] = {}
+        # What is called comes last: what it holds may be a variable of its own.
+        ordered = sorted(changes.changes, key=lambda change: change.how is How.CALLED)
         with names_of(place.frame) as (local, module):
-            for change in changes.changes:
+            for change in ordered:
                 names = module if change.scope == "global" else local
-                node = NOTHING if change.path in but else self._capture(change, live, names)
-                if node is not NOTHING:
-                    values[_key(change)] = node
+                found = {} if change.path in but else self._capture(change, live, names)
+                values |= {name: node for name, node in found.items() if node is not NOTHING}
         block = tuple(map(_key, inner.changes)) if inner is not None else ()
         return [Frame(self._file(code), code.co_name, changes.line, self.loop, values, block)]
 
@@ -180,20 +222,53 @@ class Reader:
             return []
         return [Frame(self._file(code), code.co_name, line, self.loop, values)]
 
-    def _capture(self, change: Change, live: frozenset[str], names: Mapping[str, Any]) -> Node:
-        """The node of what stands at a path; NOTHING if there is nothing to keep."""
-        value = look_up(change.path, names)
-        if self._is_left_out(value) or self._is_inside(change.path, names):
-            return NOTHING
+    def _capture(
+        self, change: Change, live: frozenset[str], names: Mapping[str, Any]
+    ) -> dict[str, Node]:
+        """The nodes of what stands at a path, by name; NOTHING where there is nothing to keep."""
+        value, name = look_up(change.path, names), _key(change)
         is_live = change.path.partition(".")[0] in live or change.scope != "local"
-        name = _key(change)
-        if change.how is How.PASSED:
+        if change.how is How.CALLED:
+            if value is NOTHING or not is_live or self._is_inside(change.path, names):
+                return {}
+            held = Callables(self.sources.of_function).held(value, name)
+            return {item.name: self._held(item) for item in held}
+        if self._is_left_out(value) or self._is_inside(change.path, names):
+            return {}
+        return {name: self._plain(change.how, value, name, is_live)}
+
+    def _plain(self, how: How, value: Any, name: str, is_live: bool) -> Node:
+        if how is How.PASSED:
             return self._guess(value, name)
         if not is_live:
             return self.encoder.tentative(value, name) if _is_faint(value) else NOTHING
         if issubclass(type(value), Iterator) and not has_state(value):
             return self._miss(name, "is an iterator in mid-course")
         return self.encoder.encode(value, name)
+
+    def _held(self, item: Held) -> Node:
+        """The node of what a callable holds, unless it is held already."""
+        value = item.value
+        if self._is_left_out(value) or identity(value) in self.encoder._memo:
+            return NOTHING
+        if item.how is not How.CALLED:
+            return self._plain(item.how, value, item.name, is_live=True)
+        if has_state(value):
+            return self.encoder.encode(value, item.name) if self._may_change(value) else NOTHING
+        if is_library(type(value)):
+            return self.encoder.tentative(value, item.name)
+        missing = len(self.encoder.missing)
+        node = self.encoder.encode(value, item.name)
+        new = [lost for lost in self.encoder.missing[missing:] if not lost.reason.endswith(CODE)]
+        self.encoder.missing[missing:] = new
+        return node
+
+    def _may_change(self, value: Any) -> bool:
+        """Whether calls may change an object, and nothing that is declared has all of it."""
+        if rank(value) != 0 or not may_change(value):
+            return rank(value) != 0
+        parts = [*value.parameters(), *value.buffers()]
+        return not parts or not all(identity(item) in self.encoder.covered for item in parts)
 
     def _guess(self, value: Any, name: str) -> Node:
         """What was passed to a call: kept if it is of a kind that calls change, and small."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from flor.source.gradients import gradients
+from flor.source.gradients import Use, gradients
 from flor.source.names import (
     COMPREHENSIONS,
     DYNAMIC,
@@ -43,6 +43,7 @@ MUTATORS = words(
     intersection_update pop popitem popleft remove reverse rotate setdefault sort
     symmetric_difference_update update"""
 )
+READERS = words("items keys values")  # methods without arguments that change nothing
 # Iterating over these gives the elements of their arguments.
 VIEWS = words("enumerate filter iter list loop reversed sorted tqdm tuple zip")
 CHANGING_BUILTINS = words("anext delattr next setattr")
@@ -69,10 +70,11 @@ class How(str, enum.Enum):
 
     ASSIGNED = "assigned"  # the name or attribute is bound or deleted
     MUTATED = "mutated"  # the object may be changed in place
+    CALLED = "called"  # it is called: what it holds on to may be changed in place
     PASSED = "passed"  # it is given to a call that may change it; a guess
 
 
-SUREST = (How.ASSIGNED, How.MUTATED, How.PASSED)
+SUREST = (How.ASSIGNED, How.MUTATED, How.CALLED, How.PASSED)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class LoopChanges:
     end_line: int
     changes: tuple[Change, ...]
     uncertain: tuple[tuple[int, str], ...]
-    grads: str  # cleared: before each `.backward(` of an iteration; kept; unknown: there is none
+    gradients: tuple[Use, ...]  # how an iteration uses them
 
 
 class _Source(NamedTuple):
@@ -142,8 +144,22 @@ def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
         walk.link(around)
     changes = _merged(program.complete(walk, DEPTH), scope)
     end = loop.end_lineno or loop.lineno
-    grads = gradients(program.scopes, loop.body, scope)
-    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), grads)
+    uses = gradients(program.scopes, loop.body, scope)
+    return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), uses)
+
+
+def function_changes(tree: ast.Module, line: int, name: str) -> tuple[Change, ...]:
+    """What calls of the function that begins at `line` change: its parameters, which are local to
+    it, and names outside."""
+    program = _Program(tree)
+    found: dict[Change, None] = {}
+    for scope in program.scopes.values():
+        node = scope.node
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda)) or first_line(node) != line:
+            continue
+        if getattr(node, "name", "<lambda>") == name:
+            found |= dict.fromkeys(_merged(program.effects(scope, DEPTH), scope))
+    return tuple(found)
 
 
 def code_matches(tree_source: str, filename: str, code: types.CodeType) -> bool:
@@ -211,6 +227,8 @@ class _Program:
 
     def __init__(self, tree: ast.Module) -> None:
         self.scopes = scopes(tree)
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        self.has_stars = any(alias.name == "*" for node in imports for alias in node.names)
         self.methods: defaultdict[str, list[Scope]] = defaultdict(list)
         for scope in self.scopes.values():
             if scope.is_class:
@@ -311,12 +329,28 @@ def _held(node: ast.AST) -> tuple[str | None, bool]:
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
             names.append(node.attr)
+        elif (of := _type_of(node)) is not None:
+            names.append("__class__")
+            node = of
+            continue
         elif isinstance(node, ast.Subscript):
             names, inside = [], True
         else:
             return None, inside
         node = node.value
     return ".".join([node.id, *reversed(names)]), inside
+
+
+def _type_of(node: ast.AST) -> ast.AST | None:
+    """What `type` is asked for."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return None
+    return node.args[0] if node.func.id == "type" and len(node.args) == 1 else None
+
+
+def _contained(how: How) -> How:
+    """How a container changes, of which something in it changes."""
+    return how if how in (How.PASSED, How.CALLED) else How.MUTATED
 
 
 def _taking(function: Scope, call: ast.Call) -> Iterator[Sequence[str]]:
@@ -335,6 +369,14 @@ def _taking(function: Scope, call: ast.Call) -> Iterator[Sequence[str]]:
         yield every if keyword.arg is None else [keyword.arg] if keyword.arg in every else more
 
 
+def _of_class(scope: Scope, rest: str = "") -> _Source:
+    """A class, or an attribute of it."""
+    assert isinstance(scope.node, ast.ClassDef)
+    assert scope.parent is not None
+    name = scope.node.name
+    return _Source(scope.parent.owner(name), f"{name}.{rest}" if rest else name)
+
+
 def _at_call(effect: _Effect, call: _Call) -> Iterator[_Effect]:
     """A function's effect as its caller sees it."""
     rule = effect.rule if call.rule is None else call.rule
@@ -347,8 +389,7 @@ def _at_call(effect: _Effect, call: _Call) -> Iterator[_Effect]:
     for source in dict(call.arguments).get(root, ()):
         here = effect._replace(owner=source.owner, rule=rule, line=call.line)
         if source.inside:
-            how = How.PASSED if effect.how is How.PASSED else How.MUTATED
-            yield here._replace(path=source.path, how=how)
+            yield here._replace(path=source.path, how=_contained(effect.how))
         else:
             yield here._replace(path=source.path + dot + rest)
 
@@ -366,12 +407,14 @@ def _through_links(effects: list[_Effect], links: _Links) -> list[_Effect]:
             if effect.how is How.ASSIGNED and not rest:
                 continue  # the name is bound to another object, the old one is not changed
             for source in links.get((effect.owner, ".".join(names[:length])), ()):
-                if source.inside and not effect.sure:
+                if source.inside and not effect.sure and effect.how is not How.CALLED:
                     continue  # as for `batch.to(device)`: it would change the data set
                 path, how = ".".join([source.path, *rest]), effect.how
+                owner, _, method = path.rpartition(".")
                 if source.inside:
-                    path = source.path
-                    how = How.PASSED if how is How.PASSED else How.MUTATED
+                    path, how = source.path, _contained(how)
+                elif how is How.CALLED and owner and method in MUTATORS:  # add = seen.add
+                    path, how = owner, How.MUTATED
                 reached = effect._replace(owner=source.owner, path=path, how=how)
                 key = (reached.owner, path, how, reached.sure)
                 if key not in seen and path.count(".") < LONGEST:
@@ -467,9 +510,24 @@ class _Walk:
     def _emit(
         self, scope: Scope, path: str, how: How, rule: int, line: int, sure: bool = True
     ) -> None:
-        owner = scope.owner(path.partition(".")[0])
+        root, _, rest = path.partition(".")
+        owner = scope.owner(root)
         self.changed.add((owner, path))
         self.effects.append(_Effect(owner, path, how, rule, line, sure))
+        own = owner.parent if owner.receiver == root else None
+        if own is None:
+            return
+        shared = sure and rest.partition(".")[0] in own.binds - own.attributes
+        if shared or rest.startswith("__class__."):  # whoever `self` is
+            of_class = _of_class(own, rest.removeprefix("__class__."))
+            self.effects.append(_Effect(of_class.owner, of_class.path, how, rule, line, sure))
+
+    def _called(self, scope: Scope, node: ast.Call, rule: int) -> None:
+        """What is called may be an object, a closure or a method, which change what they hold."""
+        path, _ = _held(node.func)
+        if path:
+            owner = scope.owner(path.partition(".")[0])
+            self.effects.append(_Effect(owner, path, How.CALLED, rule, node.lineno, sure=False))
 
     def _give(self, scope: Scope, nodes: Iterable[ast.AST], how: How, rule: int) -> None:
         """Arguments are handed to something that changes them, for certain or perhaps."""
@@ -557,6 +615,7 @@ class _Walk:
         if isinstance(node.func, ast.Name):
             self._named(scope, node, node.func.id, by_name, bare)
         elif not isinstance(node.func, ast.Attribute):
+            self._called(scope, node, by_name)
             self._unknown(scope, node, by_name, bare)
         else:
             path, _ = _held(node.func.value)
@@ -565,7 +624,8 @@ class _Walk:
                 full = self.program.imported(scope, path)
                 self._library(scope, node, f"{full}.{node.func.attr}", by_name, bare)
             elif own and node.func.attr in own.attributes - own.inner.keys():
-                self._unknown(scope, node, by_name, bare)  # self.model(x): no method of self
+                self._called(scope, node, by_name)  # self.model(x): no method of self
+                self._unknown(scope, node, by_name, bare)
             else:
                 self._method(scope, node, node.func, by_object)
 
@@ -587,6 +647,8 @@ class _Walk:
         elif full:
             self._library(scope, node, full, rule, bare)
         elif not known or (name in owner.stored and not lambdas):
+            if name in owner.binds or self.program.has_stars:
+                self._called(scope, node, rule)
             self._unknown(scope, node, rule, bare)
 
     def _method(self, scope: Scope, node: ast.Call, func: ast.Attribute, rule: int) -> None:
@@ -597,7 +659,10 @@ class _Walk:
         if not methods:
             for argument in node.args:
                 self._escape(scope, argument)
-        if path and not (own and methods) and not scope.is_builtin(path.partition(".")[0]):
+        reads = func.attr in READERS and not methods and not node.args
+        if reads or (own and methods):
+            return
+        if path and not scope.is_builtin(path.partition(".")[0]):
             torch_like = func.attr.endswith("_") and not func.attr.endswith("__")
             sure = func.attr in MUTATORS or torch_like
             self._emit(scope, path, How.MUTATED, rule, node.lineno, sure)
@@ -612,6 +677,7 @@ class _Walk:
         if full.startswith(tuple(IN_PLACE)) or (torch_like and not full.startswith("operator.")):
             self._give(scope, [*node.args, *node.keywords][:1], How.MUTATED, rule)
         elif full.partition(".")[0] not in PURE_LIBRARIES:
+            self._called(scope, node, rule)
             self._unknown(scope, node, rule, bare)
         outputs = [keyword for keyword in node.keywords if keyword.arg == "out"]
         self._give(scope, outputs, How.MUTATED, rule)
@@ -640,12 +706,24 @@ class _Walk:
         for function in functions:
             found: defaultdict[str, list[_Source]] = defaultdict(list)
             if function.receiver:
-                found[function.receiver] += receiver
+                found[function.receiver] += [*receiver, *self._class(scope, function, node)]
             for names, sources in zip(_taking(function, node), given, strict=True):
                 for name in names:
                     found[name] += sources
             arguments = tuple((name, tuple(sources)) for name, sources in found.items())
             self.calls.append(_Call(function, node.lineno, rule, arguments))
+
+    def _class(self, scope: Scope, function: Scope, node: ast.Call) -> list[_Source]:
+        """The classes that a class method may be called on."""
+        decorators = getattr(function.node, "decorator_list", [])
+        names = [item.id for item in decorators if isinstance(item, ast.Name)]
+        if function.parent is None or "classmethod" not in names:
+            return []
+        found = [_of_class(function.parent)]
+        on = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(on, ast.Name) and scope.owner(on.id).inner.get(on.id):
+            found.append(_Source(scope.owner(on.id), on.id))
+        return list(dict.fromkeys(found))
 
     # -- names for one object ---------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -205,13 +205,14 @@ def loop_at(tree: ast.Module, line: int) -> tuple[Loop, ast.AST] | None:
 def hands_on(tree: ast.Module, line: int) -> bool:
     """Whether the loop at a line of a generator yields what it is over: others run its body.
 
-    So does `yield from`, which is no loop here.
+    So does `yield from`, which is no loop here. A body with loops of its own does the work itself,
+    whatever it yields.
     """
     found = loop_at(tree, line)
     if found is None:
         return True
     loop, _ = found
-    if not isinstance(loop, (ast.For, ast.AsyncFor)):
+    if not isinstance(loop, (ast.For, ast.AsyncFor)) or _works(tree, loop):
         return False
     items = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     yielded = [node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Yield)]
@@ -220,6 +221,33 @@ def hands_on(tree: ast.Module, line: int) -> bool:
         for value in yielded
         for node in ast.walk(value)
     )
+
+
+def _works(tree: ast.Module, loop: Loop) -> bool:
+    """Whether there is a loop in the body of another, or `flor.loop` in a function it may call."""
+    below = [node for part in loop.body for node in ast.walk(part)]
+    names = _called(below)
+    if "loop" in names or any(isinstance(node, LOOPS) for node in below):
+        return True
+    calls = {
+        node.name: _called(ast.walk(node)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)
+    }
+    waiting = list(names)
+    while waiting:
+        new = calls.get(waiting.pop(), set()) - names
+        names |= new
+        waiting += new
+    return "loop" in names
+
+
+def _called(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names, and the last names, that are called."""
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return {
+        func.id if isinstance(func, ast.Name) else func.attr
+        for func in calls
+        if isinstance(func, (ast.Name, ast.Attribute))
+    }
 
 
 class _Scanner:

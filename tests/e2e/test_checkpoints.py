@@ -245,6 +245,51 @@ PLACES: dict[str, tuple[str, list[str]]] = {
         """,
         EACH_STEP,
     ),
+    "in a generator that trains and tells the epoch": (
+        """
+        def train():
+            for step in flor.loop("step", range(2)):
+                weights[0] += 1
+        def fit():
+            for epoch in flor.loop("epoch", range(3)):
+                train()
+                yield epoch
+        with flor.checkpointing(weights=weights):
+            for epoch in fit():
+                pass
+        """,
+        EACH_STEP,
+    ),
+    "in a generator that is driven by hand": (
+        """
+        def fit():
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(2)):
+                    weights[0] += 1
+                yield epoch
+        with flor.checkpointing(weights=weights):
+            trainer = fit()
+            first = next(trainer)
+            while True:
+                if next(trainer, None) is None:
+                    break
+        """,
+        EACH_STEP,
+    ),
+    "in a generator without a nested loop": (
+        """
+        def fit():
+            for epoch in flor.loop("epoch", range(3)):
+                weights[0] += 1
+                yield epoch
+        with flor.checkpointing(weights=weights):
+            trainer = fit()
+            next(trainer)
+            next(trainer)
+            list(trainer)
+        """,
+        ["epoch 0", "epoch 1", "epoch 2, last"],
+    ),
     "a loop in a generator that hands its items on": (
         """
         def batches():

@@ -220,6 +220,27 @@ objects = dict(net=net, optimizer=optimizer)
 """,
         ["count"],
     ),
+    "two optimizers, one of which steps now and then": (
+        """
+body, head = nn.Linear(8, 16), nn.Linear(16, 1)
+ob = torch.optim.SGD(body.parameters(), lr=0.1)
+oh = torch.optim.SGD(head.parameters(), lr=0.1)
+count = 0
+def step(x, y):
+    global count
+    oh.zero_grad()
+    loss = (head(torch.tanh(body(x))) - y).square().mean()
+    loss.backward()
+    oh.step()
+    count += 1
+    if count % 5 == 0:
+        ob.step()
+        ob.zero_grad()
+    return loss
+objects = dict(body=body, head=head, ob=ob, oh=oh)
+""",
+        ["count"],
+    ),
     "an average of the weights by hand": (
         plain("Adam(net.parameters(), lr=0.01)")
         + """
@@ -365,6 +386,110 @@ def test_other_ways_to_train_continue_exactly(project: Project, way: str) -> Non
 
     later = json.loads((project.root / "result.json").read_text())
     assert later == [entry for entry in whole if entry[0] > 3]
+
+
+# --- gradients --------------------------------------------------------------------------------
+
+NETS = """
+import sys, torch, flor
+from torch import nn
+body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+opt = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+ob, oh = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (body, head))
+sched = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+objects = dict(body=body, head=head, opt=opt, ob=ob, oh=oh, sched=sched)
+x = torch.randn(8, 4)
+def backward():
+    loss = head(body(x)).square().mean()
+    loss.backward()
+    return loss
+"""
+LOOPS = """
+with flor.checkpointing(**objects):
+    for epoch in flor.loop("epoch", range(3)):
+        for step in flor.loop("step", range(2)):
+            {step}
+        {after}
+"""
+WHICH = """
+exec(open("train.py").read().partition("# the training")[0])
+flor.load(epoch=1, **objects)
+print(*(name for name in ("body", "head") if objects[name].weight.grad is not None))
+"""
+PLAIN = "opt.zero_grad(); backward(); opt.step()"
+BOTH = "oh.zero_grad(); ob.zero_grad(); backward(); oh.step(); ob.step()"
+TRAINER = """
+class Trainer:
+    def __init__(self): self.opt, self.sched = opt, sched
+    def step(self):
+        self.opt.zero_grad()
+        backward()
+        self.opt.step()
+    def fit(self):
+        with flor.checkpointing(**objects):
+            for epoch in flor.loop("epoch", range(3)):
+                self.run()
+                self.validate()
+                self.sched.step()
+    def run(self):
+        for step in flor.loop("step", range(2)):
+            self.step()
+    def validate(self): return {validate}
+Trainer().fit()
+"""
+GIVEN = """
+def train_epoch(net, optimizer):
+    for step in flor.loop("step", range(2)):
+        train_step(optimizer)
+def train_step(o):
+    o.zero_grad()
+    backward()
+    nn.utils.clip_grad_norm_(body.parameters(), 1.0)
+    o.step()
+def main():
+    with flor.checkpointing(**objects):
+        for epoch in flor.loop("epoch", range(3)):
+            train_epoch(body, opt)
+            sched.step()
+main()
+"""
+AMP = (
+    "opt.zero_grad(); scaler.scale(backward()); scaler.unscale_(opt); "
+    "scaler.step(opt); scaler.update()"
+)
+GAN = "ob.zero_grad(); backward(); ob.step(); oh.zero_grad(); backward(); oh.step()"
+GRADIENTS = {
+    "the usual loop": (LOOPS.format(step=PLAIN, after="sched.step(); head.eval(); head(x)"), ""),
+    "two optimizers": (LOOPS.format(step=BOTH, after="pass"), ""),
+    "networks that play against each other": (LOOPS.format(step=GAN, after="pass"), ""),
+    "the network clears": (LOOPS.format(step=PLAIN.replace("opt.z", "body.z"), after=""), "head"),
+    "one of two is accumulated": (
+        LOOPS.format(step="oh.zero_grad(); backward(); oh.step()", after="ob.step()"),
+        "body",
+    ),
+    "a step afterwards": (LOOPS.format(step="opt.zero_grad(); backward()", after="opt.step()"),
+                          "body head"),
+    "clipped afterwards": (
+        LOOPS.format(step=PLAIN, after="nn.utils.clip_grad_norm_(body.parameters(), 1.0)"),
+        "body head",
+    ),
+    "read afterwards": (LOOPS.format(step=PLAIN, after="flor.log('n', body.weight.grad.norm())"),
+                        "body head"),
+    "a scaler": ("scaler = torch.amp.GradScaler('cpu')\n" + LOOPS.format(step=AMP, after=""), ""),
+    "a trainer": (TRAINER.format(validate="head(x)"), ""),
+    "a trainer that reads them": (TRAINER.format(validate="head.weight.grad"), "body head"),
+    "an optimizer that is handed on": (GIVEN, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", GRADIENTS)
+def test_gradients_are_held_unless_they_are_cleared_before_use(project: Project, how: str) -> None:
+    training, expected = GRADIENTS[how]
+    project.write("train.py", f"{NETS}\n# the training\n{training}")
+    told = project.python("train.py", FLOR_OVERHEAD="inf").stderr
+
+    assert told == ""
+    assert project.python("-c", WHICH, FLOR_DISABLE="1").stdout.strip() == expected
 
 
 def test_results_of_a_long_training_are_the_same_with_checkpoints_all_the_time(

@@ -200,6 +200,61 @@ HELD: dict[str, tuple[str, dict[str, Any]]] = {
         """,
         {"stats": {"n": 6}, "rows": [0, 1, 2] * 2},
     ),
+    "what the callables hold that are called": (
+        """
+        import functools, random
+        class Stop:
+            def __init__(self): self.best = 0
+            def __call__(self, value): self.best += value
+        def check(stop, value): return stop(value)
+        def make():
+            best, rows = 0, []
+            def stop(value):
+                nonlocal best
+                best += value
+                rows.append(value)
+            return stop
+        def plain(value): return value
+        stop, passed, each, within, given = (Stop() for _ in range(5))
+        every, table, closure = [each, plain, len, lambda x: x], {"a": within, "b": max}, make()
+        some, other = [], set()
+        append, draw, half = some.append, random.random, functools.partial(round, ndigits=1)
+        many = {"add": other.add, "check": functools.partial(check, given)}
+        with flor.checkpointing(weights=weights):
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(3)):
+                    stop(1), check(passed, 2), closure(step), append(step), draw(), half(0.5)
+                    [call([3]) if call is len else call(3) for call in every]
+                    table["a"](4), table["b"](1, 2)
+                    for call in many.values(): call(5)
+        print(stop, every, table, some, other)
+        """,
+        {
+            "closure.__closure__.best": 6,
+            "closure.__closure__.rows": [0, 1, 2] * 2,
+            "some": [0, 1, 2] * 2,
+        },
+    ),
+    "attributes of classes": (
+        """
+        class Count:
+            total, rows, seen = 0, [], 0
+            def step(self, value):
+                Count.total += value
+                type(self).seen += 1
+                self.rows.append(value)
+            @classmethod
+            def note(cls, value): cls.noted = value
+        count = Count()
+        with flor.checkpointing(weights=weights):
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(3)):
+                    count.step(step)
+                    Count.note(step)
+        print(count, Count.total)
+        """,
+        {"Count.total": 6, "Count.seen": 6, "Count.rows": [0, 1, 2] * 2, "Count.noted": 2},
+    ),
     "what a function of another module changes in its argument": (
         """
         import engine
@@ -367,6 +422,57 @@ print(meter.sum, meter.n, meter.history, best)
         "{'sum': 6.0, 'n': 6, 'history': [0, 1, 2, 0, 1, 2]} 6 {'acc': 2, 'epoch': 0} Phase.HOT",
         "6.0 6 [0, 1, 2, 0, 1, 2] Best(acc=2, epoch=0)",
     ]
+
+
+def test_objects_that_are_called_are_held_with_their_attributes(project: Project) -> None:
+    told = train(
+        project,
+        """
+        import functools
+        class Stop:
+            def __init__(self): self.n = 0
+            def __call__(self, value): self.n += 1
+            def step(self): self.n += 1
+        def check(stop): return stop(0)
+        stop, passed, each, within, given, bound = (Stop() for _ in range(6))
+        every, table, partial = [each, print], {"a": within}, functools.partial(check, given)
+        go = bound.step
+        with flor.checkpointing(weights=weights):
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(3)):
+                    stop(0), check(passed), table["a"](0), partial(), go()
+                    for call in every: call("")
+        """,
+    )
+    found = variables(project)
+
+    names = ["stop", "passed", "every[0]", "table['a']", "partial.args[0]", "go.__self__"]
+    assert told == ""
+    assert {found.get(name, "")[-9:] for name in names} == {"{'n': 6}>"}
+
+
+def test_networks_that_are_only_called_are_held_if_that_changes_them(project: Project) -> None:
+    """A frozen teacher, losses, and what wraps a declared network are not."""
+    pytest.importorskip("torch")
+    told = train(
+        project,
+        """
+        import torch
+        net, teacher = torch.nn.Linear(300, 300), torch.nn.Linear(300, 300).eval()
+        norm, loss = torch.nn.BatchNorm1d(300), torch.nn.MSELoss()
+        wrapped, x = torch.nn.DataParallel(net), torch.randn(8, 300)
+        losses = [torch.nn.functional.l1_loss, torch.nn.L1Loss()]
+        with flor.checkpointing(weights=weights, net=net):
+            for epoch in flor.loop("epoch", range(3)):
+                for step in flor.loop("step", range(3)):
+                    net.bias.data += 1
+                    all = [loss(wrapped(norm(x)), teacher(x)), *(f(net(x), x) for f in losses)]
+        """,
+    )
+
+    assert told == ""
+    held = project.python("-c", "import flor; print(*flor.load(epoch=1))", FLOR_DISABLE="1").stdout
+    assert set(held.split()) == {"weights", "net", "norm", "epoch", "step", "all", "x"}
 
 
 def test_arrays_and_library_objects_are_held(project: Project) -> None:
