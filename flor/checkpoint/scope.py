@@ -216,7 +216,8 @@ class Scope:
         loader = weakref.ref(iterable) if loaders.is_source(iterable) else None
         main.nested[level.name] = Nested(here.code, here.line, loader)
         if known is None or known[:2] != here[:2]:
-            self._service.prepare(here.code, here.line)
+            around = main.running[:2] if main.running is not None else None
+            self._service.prepare(here.code, here.line, around)
             if loaders.is_loader(iterable) and loaders.has_lasting_workers(iterable):
                 self._service.warn(
                     f"the DataLoader of loop {level.name!r} keeps its workers between epochs, and "

@@ -60,9 +60,11 @@ class Service:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def prepare(self, code: CodeType, line: int) -> None:
+    def prepare(
+        self, code: CodeType, line: int, around: tuple[CodeType, int] | None = None
+    ) -> None:
         """Analyse a loop in the background."""
-        self.background.submit(self.sources.prepare(code, line))
+        self.background.submit(self.sources.prepare(code, line, around))
 
     def list_checkpoint(self, checkpoint: Checkpoint) -> None:
         """The last step of a checkpoint: from here on it is one."""

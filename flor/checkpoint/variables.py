@@ -75,10 +75,15 @@ class Sources:
         self._around: dict[tuple[CodeType, int, CodeType, int], Uses | None] = {}
         self._live: dict[tuple[CodeType, int, str], frozenset[str]] = {}
 
-    def prepare(self, code: CodeType, line: int) -> Iterator[None]:
-        """Analyse a loop ahead of time, in the background."""
+    def prepare(
+        self, code: CodeType, line: int, around: tuple[CodeType, int] | None = None
+    ) -> Iterator[None]:
+        """Analyse a loop ahead of time, and the one around it."""
         yield
         self.changes(code, line)
+        if around is not None:
+            yield
+            self.gradients_around(*around, code, line)
 
     def tree(self, code: CodeType) -> ast.Module | None:
         """The tree of the file that the code was compiled from; None if it has changed since."""
