@@ -1,6 +1,6 @@
 """All benchmarks, or those of one group; writes their tables into README.md between its markers.
 
-python benchmarks/run.py [--group recording|checkpoints] [--only ours|peers] [--dry]
+python benchmarks/run.py [--group recording|checkpoints] [--only ours|peers] [--rounds N] [--dry]
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ def write(group: str, text: str) -> None:
     README.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
-def run(groups: Iterable[str], only: str | None, *, dry: bool) -> None:
+def run(groups: Iterable[str], only: str | None, rounds: int | None, *, dry: bool) -> None:
     for group in groups:
         measured = commit()
         subjects = harness.subjects(only) if group == "recording" else [harness.OURS]
-        figures = [figure for module in GROUPS[group] for figure in module.measure(subjects, None)]
+        figures = [
+            figure for module in GROUPS[group] for figure in module.measure(subjects, rounds)
+        ]
         day = datetime.date.today().isoformat()
-        text = f"{day}, {machine()}, {measured}.\n\n{harness.table(figures)}"
+        often = f", {rounds} rounds" if rounds else ""
+        text = f"{day}, {machine()}, {measured}{often}.\n\n{harness.table(figures)}"
         print(text)
         missed = [figure.what for figure in figures if figure.missed]
         print("\nmissed goals:", "; ".join(missed) or "none", flush=True)
@@ -72,9 +75,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", choices=GROUPS, help="measure only these")
     parser.add_argument("--only", choices=["ours", "peers"], help="measure one side")
+    parser.add_argument("--rounds", type=int, help="how often to measure each (minimum counts)")
     parser.add_argument("--dry", action="store_true", help="print the tables, write nothing")
     chosen = parser.parse_args()
-    run([chosen.group] if chosen.group else GROUPS, chosen.only, dry=chosen.dry)
+    run([chosen.group] if chosen.group else GROUPS, chosen.only, chosen.rounds, dry=chosen.dry)
 
 
 if __name__ == "__main__":

@@ -346,6 +346,31 @@ def test_methods(statement: str, expected: dict[str, str]):
     assert changed(TRAINER.format(statement)) == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ("for cb in cbs: cb.tick(1)", "cbs"),
+        ("for k, cb in cbs.items(): cb.tick(1)", "cbs"),
+        ("for cb, _ in zip(cbs, range(9)): cb.tick(1)", "cbs"),
+        ("[cb.tick(1) for cb in cbs]", "cbs"),
+        ("cb = cbs[0]; cb.tick(1)", "cbs"),
+        ("found = one.tick(1)", "one"),
+        ("for cb in cbs: cb.name()", None),
+    ],
+)
+def test_methods_of_this_file_change_what_they_are_called_on(body: str, path: str | None):
+    """By whatever name, if they change themselves."""
+    program = f"""
+        class Stop:
+            def tick(self, value): self.bad += value
+            def name(self): return self.bad
+        for x in y:  # here
+            {body}
+    """
+    found = {item.path for item in changes_of(program).changes if item.how is How.MUTATED}
+    assert found == ({path} if path else set())
+
+
 def test_functions_that_may_be_called_later():
     """A nested body does not run in the loop, but may be called; so may one that is handed on."""
     assert changed("""

@@ -12,7 +12,7 @@ import pytest
 
 from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.kept import Kept
-from flor.checkpoint.manifest import Leaf
+from flor.checkpoint.manifest import Frame, Leaf, Manifest
 from flor.checkpoint.staging import Staging
 
 torch = pytest.importorskip("torch")
@@ -36,6 +36,14 @@ class Objects:
         self.pair = Pair()
 
 
+def manifest(nodes: dict[str, Any]) -> Manifest:
+    """Half of them as variables."""
+    objects = {key: node for key, node in nodes.items() if key < "o"}
+    values = {key: node for key, node in nodes.items() if key not in objects}
+    frames = (Frame("train.py", "main", 3, "epoch", values),)
+    return Manifest("run", 1, (), None, True, objects, frames)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Callable[[Objects], bool]:
     """Whether objects are as they were when they were first asked about."""
@@ -47,11 +55,11 @@ def kept(tmp_path: Path) -> Callable[[Objects], bool]:
         nodes = {name: encoder.root(name, value) for name, value in vars(objects).items()}
         pending = staging.end()
         if found:
-            return found[0].holds(nodes, pending)
+            return found[0].holds(manifest(nodes), pending)
         contents = [bytes(item.bytes()) for item in pending]
         leaves = [Leaf(sha256(content).hexdigest(), 0, len(content), 0) for content in contents]
         staging.remember(pending, leaves)
-        found.append(Kept(nodes, leaves, set()))
+        found.append(Kept(manifest(nodes), leaves, set()))
         return True
 
     return same

@@ -88,15 +88,6 @@ class Flat:
     copied: Any = None  # event: the host has it
 
 
-class Unread:
-    """Copies nothing: for a look at what is not on the device."""
-
-    def put(self, staging: Staging, tensor: Any) -> int:
-        number = staging.put_later()
-        staging.pending[number].unread = True
-        return number
-
-
 class CudaDevices:
     """Stages the tensors of one checkpoint after the other: `begin`, `put` them, then `launch`.
 

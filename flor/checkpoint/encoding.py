@@ -49,6 +49,7 @@ from flor.signals import is_from_handler
 LONG = 64  # a longer list of numbers becomes one leaf
 BIG_INT = 2**63
 MAX_DEPTH = 60
+LONGEST = 120  # characters of a path in a warning
 MAX_PICKLE_BYTES = 1024**3
 
 SCALARS = frozenset({type(None), bool, float, str})
@@ -170,7 +171,7 @@ class Encoder:
 
     def _lost(self, name: str, why: str) -> dict[str, Any]:
         why = why.partition("\n")[0][:300]
-        self.missing.append(Missing(name, why))
+        self.missing.append(Missing(name if len(name) <= LONGEST else f"{name[:LONGEST]}…", why))
         return {"t": "missing", "why": why}
 
     def _encode(self, value: Any, kind: type, name: str) -> dict[str, Any]:

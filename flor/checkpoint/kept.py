@@ -1,4 +1,4 @@
-"""What a checkpoint that is written holds of the declared objects, to tell whether they changed."""
+"""What a checkpoint that is written holds, to tell whether anything has changed since."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flor.checkpoint.manifest import Leaf, Node
+from flor.checkpoint.manifest import Leaf, Manifest, Node
 from flor.checkpoint.staging import Pending
 
 NUMBERS = ("leaf", "id", "to")  # of a node; they may differ though the values are the same
@@ -16,16 +16,25 @@ MAPS = {"attributes": 2, "traces": 2, "grads": 1, "buffers": 1, "metadata": 1}
 
 @dataclass(frozen=True)
 class Kept:
-    """The nodes of a written checkpoint's objects, and its leaves; it has no gradients of the
-    parameters in `cleared`."""
+    """A checkpoint with its leaves as they are written; it has no gradients of the parameters in
+    `cleared`."""
 
-    objects: dict[str, Node]
+    manifest: Manifest
     leaves: Sequence[Leaf]
     cleared: set[int]
 
-    def holds(self, objects: dict[str, Node], pending: Sequence[Pending]) -> bool:
-        """Whether these are the same, to the last byte. What was not read counts as the same."""
-        waiting: list[tuple[Any, Any, int]] = [(self.objects, objects, 1)]
+    def holds(self, other: Manifest, pending: Sequence[Pending]) -> bool:
+        """Whether another one at the end of the loop has nothing new in its objects and variables.
+
+        Bytes are compared, but for those that come from a device: of these torch has told.
+        """
+        values = _variables(other)
+        before = {key: item for key, item in _variables(self.manifest).items() if key in values}
+        same = self._same(self.manifest.objects, other.objects, pending)
+        return same and self._same(before, values, pending)
+
+    def _same(self, ours: dict[str, Node], others: dict[str, Node], pending: Any) -> bool:
+        waiting: list[tuple[Any, Any, int]] = [(ours, others, 1)]
         while waiting:
             one, other, maps = waiting.pop()
             if type(one) is not type(other):
@@ -51,7 +60,12 @@ class Kept:
         return True
 
     def _is(self, leaf: int, other: Pending) -> bool:
-        return other.unread or other.leaf == self.leaves[leaf]
+        return other.ready is not None or other.leaf == self.leaves[leaf]
+
+
+def _variables(manifest: Manifest) -> dict[str, Node]:
+    """Those of the main loop itself."""
+    return manifest.frames[0].values if manifest.frames else {}
 
 
 def _maps(node: dict[str, Any], part: str) -> int:

@@ -254,32 +254,26 @@ class Scope:
 
     def _take_final(self, main: Main, frame: FrameType | None) -> None:
         """The state after the last iteration, unless it was taken already."""
-        began = perf_counter()
+        moment = Moment(None, frame, frame, "after", True, perf_counter())
         self._service.drain()
-        if main.taken == main.level.iteration and not self._has_changed(main, frame):
-            return
-        self._checkpoint(main, Moment(None, frame, frame, "after", True, began))
-
-    def _has_changed(self, main: Main, frame: FrameType | None) -> bool:
-        """Whether the objects are others than in the newest checkpoint. Bytes are compared, but for
-        those on a GPU, of which torch tells."""
         self._declared.follow(frame)
-        if self._declared.changes() != main.seen:
-            return True
-        if self._live or main.kept is None:
-            return main.outdated
-        encoder = self._encoder(main.kept.cleared, devices.Unread())
-        objects = self._encode_objects(encoder)
-        pending = self._staging.end()
-        return not main.kept.holds(objects, pending)
+        kept = None
+        if main.taken == main.level.iteration and self._declared.changes() == main.seen:
+            kept = main.kept
+            if kept is None and not main.outdated:
+                return  # nothing was copied, and nothing tells of a change
+        self._checkpoint(main, moment, kept)
 
-    def _checkpoint(self, main: Main, moment: Moment) -> None:
-        """Copy the state and hand it to the background."""
+    def _checkpoint(self, main: Main, moment: Moment, kept: Kept | None = None) -> None:
+        """Copy the state and hand it to the background; unless it is what was `kept` of it."""
         before, at = load.sample(), self._service.elapsed()
+        main.cleared = kept.cleared if kept is not None else self._cleared(main, moment)
         manifest = self._encode(main, moment)
         if not self._launch(must=moment.final or self._policy.unlimited):
             return
         pending = self._staging.end()
+        if kept is not None and kept.holds(manifest, pending):
+            return
         main.taken, main.outdated = main.level.iteration, False
         main.seen, main.kept = self._declared.changes(), None
         cleared = main.cleared
@@ -289,7 +283,7 @@ class Scope:
         def done(written: Written, leaves: list[Leaf]) -> None:
             if not self._staging.live:
                 self._staging.remember(pending, leaves)
-                main.kept = Kept(manifest.objects, leaves, cleared)
+                main.kept = Kept(manifest, leaves, cleared)
             spent = background.cpu_seconds - cpu
             self._ended.append(Ended(spent, before, load.sample(), stall))
             self._service.list_checkpoint(
@@ -335,7 +329,6 @@ class Scope:
         cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
-        main.cleared = self._cleared(main, moment)
         encoder = self._encoder(main.cleared, cuda)
         manifest = Manifest(
             run_id=service.run_id,

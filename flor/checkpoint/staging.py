@@ -49,7 +49,6 @@ class Pending:
     size_bytes: int = 0
     paged: bool = False  # its memory begins on a page
     ready: Ready | None = None  # gives the content later
-    unread: bool = False  # it is only to be told whether something else has changed
 
     def bytes(self) -> bytes | memoryview:
         """The content; for a device's it waits."""

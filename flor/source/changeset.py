@@ -700,9 +700,7 @@ class _Walk:
         if not functions:
             return
         given = [self.program.given(scope, argument) for argument in [*node.args, *node.keywords]]
-        receiver: list[_Source] = []
-        if isinstance(node.func, ast.Attribute) and self._own_class(scope, node.func.value):
-            receiver = self.program.sources(scope, node.func.value)
+        receiver = self._receiver(scope, node.func)
         for function in functions:
             found: defaultdict[str, list[_Source]] = defaultdict(list)
             if function.receiver:
@@ -712,6 +710,16 @@ class _Walk:
                     found[name] += sources
             arguments = tuple((name, tuple(sources)) for name, sources in found.items())
             self.calls.append(_Call(function, node.lineno, rule, arguments))
+
+    def _receiver(self, scope: Scope, func: ast.AST) -> list[_Source]:
+        """What `self` is in a method that is called: of others than one's own as a whole, since
+        the method may be that of another class."""
+        if not isinstance(func, ast.Attribute):
+            return []
+        found = self.program.sources(scope, func.value)
+        if self._own_class(scope, func.value):
+            return found
+        return [source._replace(inside=True) for source in found]
 
     def _class(self, scope: Scope, function: Scope, node: ast.Call) -> list[_Source]:
         """The classes that a class method may be called on."""

@@ -338,6 +338,7 @@ def _shown(listed: Sequence[Listed]) -> str:
     places = [item.where for item in listed]
     if len({item.run_id for item in listed}) > 1:
         places = [f"{item.where} of {item.run_id}" for item in listed]
+    places = list(dict.fromkeys(places))  # an iteration may have two
     more = f" and {len(places) - SHOWN} before" if len(places) > SHOWN else ""
     return "; ".join(places[-SHOWN:]) + more
 
