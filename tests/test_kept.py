@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +55,8 @@ def kept(tmp_path: Path) -> Callable[[Objects], bool]:
         pending = staging.end()
         if found:
             return found[0].holds(manifest(nodes), pending)
-        contents = [bytes(item.bytes()) for item in pending]
-        leaves = [Leaf(sha256(content).hexdigest(), 0, len(content), 0) for content in contents]
-        staging.remember(pending, leaves)
-        found.append(Kept(manifest(nodes), leaves, set()))
+        staging.remember(pending, [Leaf("0", 0, item.size_bytes, 0) for item in pending])
+        found.append(Kept(manifest(nodes), pending, set()))
         return True
 
     return same

@@ -1,4 +1,4 @@
-"""What a checkpoint that is written holds, to tell whether anything has changed since."""
+"""What the newest checkpoint holds, to tell whether anything has changed since."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flor.checkpoint.manifest import Leaf, Manifest, Node
+from flor.checkpoint.manifest import Manifest, Node
 from flor.checkpoint.staging import Pending
 
 NUMBERS = ("leaf", "id", "to")  # of a node; they may differ though the values are the same
@@ -16,11 +16,10 @@ MAPS = {"attributes": 2, "traces": 2, "grads": 1, "buffers": 1, "metadata": 1}
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint with its leaves as they are written; it has no gradients of the parameters in
-    `cleared`."""
+    """A checkpoint that was taken last; it has no gradients of the parameters in `cleared`."""
 
     manifest: Manifest
-    leaves: Sequence[Leaf]
+    pending: Sequence[Pending]
     cleared: set[int]
 
     def holds(self, other: Manifest, pending: Sequence[Pending]) -> bool:
@@ -60,7 +59,12 @@ class Kept:
         return True
 
     def _is(self, leaf: int, other: Pending) -> bool:
-        return other.ready is not None or other.leaf == self.leaves[leaf]
+        one = self.pending[leaf]
+        if other.ready is not None:
+            return True
+        if one.slot is not None or other.slot is not None:
+            return other.slot is one.slot and other.same
+        return one.ready is None and bytes(one.content) == bytes(other.content)
 
 
 def _variables(manifest: Manifest) -> dict[str, Node]:

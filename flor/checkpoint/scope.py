@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import CodeType, FrameType
@@ -105,6 +106,7 @@ class Scope:
         self._ended: deque[Ended] = deque()
         self._live = False
         self._has_looped = False
+        self._closed = False
 
     # --- loops go by ----------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Scope:
             self._take_final(main, frame)
 
     def close(self, *, failed: bool) -> None:
-        """The block ends: what is pending is written."""
+        """The block ends: what is pending is written, beside what the script does next."""
         if os.getpid() != self._pid:
             return
         if not self._has_looped and not failed:
@@ -167,8 +169,15 @@ class Scope:
                 "no flor.loop began in a flor.checkpointing block, which takes its checkpoints in "
                 'one: put the block around the main loop, for epoch in flor.loop("epoch", …)'
             )
-        self._service.drain(quick=failed)
-        self._collect()
+        self._closed = True
+        if failed:
+            self._service.drain(quick=True)
+        self._service.background.submit(self._forget())
+
+    def _forget(self) -> Iterator[None]:
+        """Give the memory back, once everything is written."""
+        yield
+        self._ended.clear()
         self._staging.forget()
         if self._devices is not None:
             self._devices.release()
@@ -255,35 +264,37 @@ class Scope:
     def _take_final(self, main: Main, frame: FrameType | None) -> None:
         """The state after the last iteration, unless it was taken already."""
         moment = Moment(None, frame, frame, "after", True, perf_counter())
-        self._service.drain()
         self._declared.follow(frame)
         kept = None
         if main.taken == main.level.iteration and self._declared.changes() == main.seen:
             kept = main.kept
             if kept is None and not main.outdated:
                 return  # nothing was copied, and nothing tells of a change
-        self._checkpoint(main, moment, kept)
+        if kept is None or self._devices is not None or self._closed:
+            self._service.drain()
+        self._checkpoint(main, moment, None if self._closed else kept)
+        if self._closed:  # the loop outlived its block
+            self._service.background.submit(self._forget())
 
     def _checkpoint(self, main: Main, moment: Moment, kept: Kept | None = None) -> None:
         """Copy the state and hand it to the background; unless it is what was `kept` of it."""
         before, at = load.sample(), self._service.elapsed()
         main.cleared = kept.cleared if kept is not None else self._cleared(main, moment)
-        manifest = self._encode(main, moment)
+        manifest = self._encode(main, moment, beside=self._service.background.busy)
         if not self._launch(must=moment.final or self._policy.unlimited):
             return
         pending = self._staging.end()
         if kept is not None and kept.holds(manifest, pending):
             return
         main.taken, main.outdated = main.level.iteration, False
-        main.seen, main.kept = self._declared.changes(), None
-        cleared = main.cleared
+        main.seen = self._declared.changes()
+        main.kept = Kept(manifest, pending, main.cleared) if not self._live else None
         loop, background = main.level.id, self._service.background
         cpu, stall = background.cpu_seconds, 0.0
 
         def done(written: Written, leaves: list[Leaf]) -> None:
             if not self._staging.live:
                 self._staging.remember(pending, leaves)
-                main.kept = Kept(manifest, leaves, cleared)
             spent = background.cpu_seconds - cpu
             self._ended.append(Ended(spent, before, load.sample(), stall))
             self._service.list_checkpoint(
@@ -322,13 +333,14 @@ class Scope:
         self._devices.launch(self._staging)
         return True
 
-    def _encode(self, main: Main, moment: Moment) -> Manifest:
+    def _encode(self, main: Main, moment: Moment, *, beside: bool) -> Manifest:
         """The document of a checkpoint; what it tells of is copied."""
         service = self._service
         self._declared.follow(moment.outer, moment.inner)
         cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
+        self._staging.begin(live=self._live, beside=beside)
         encoder = self._encoder(main.cleared, cuda)
         manifest = Manifest(
             run_id=service.run_id,
@@ -349,7 +361,6 @@ class Scope:
 
     def _encoder(self, cleared: set[int], copying: Devices | None) -> Encoder:
         """What encodes the values of a checkpoint that begins."""
-        self._staging.begin(live=self._live)
         names = {identity(value): name for name, value in self._declared.held().items()}
         encoder = Encoder(self._staging, names)
         encoder.with_gradients, encoder.cleared, encoder.devices = True, cleared, copying

@@ -49,6 +49,7 @@ class Pending:
     size_bytes: int = 0
     paged: bool = False  # its memory begins on a page
     ready: Ready | None = None  # gives the content later
+    same: bool = False  # as in the checkpoint before
 
     def bytes(self) -> bytes | memoryview:
         """The content; for a device's it waits."""
@@ -72,13 +73,15 @@ class Staging:
         self.pending: list[Pending] = []
         self.copied_bytes = 0
         self.live = False  # blocks are not copied: the training waits until they are written
+        self.beside = False  # the writer still reads the slots: what changed is copied elsewhere
+        self._lock = threading.Lock()
 
-    def begin(self, *, live: bool = False) -> None:
+    def begin(self, *, live: bool = False, beside: bool = False) -> None:
         self.pending = []
         self._seen, self._kept, self._blocks = {}, [], []
         self._copies.clear()
         self.copied_bytes = 0
-        self.live = live
+        self.live, self.beside = live, beside
 
     def put_block(self, address: int, size_bytes: int, hint: object, keep: Any) -> int:
         """Note a block of memory, which `end` copies at the latest; the number of its leaf."""
@@ -114,7 +117,7 @@ class Staging:
         """The leaves of this checkpoint, copied. Slots of blocks that it does not have are free
         again. Raises MemoryError."""
         if not self.live:
-            for key in self._slots.keys() - self._seen.keys():
+            for key in self._slots.keys() - self._seen.keys() if not self.beside else ():
                 self.arena.give(self._slots.pop(key).region)
             self._copy_all()
         pending, self.pending, self._kept = self.pending, [], []
@@ -151,10 +154,18 @@ class Staging:
             slot = self._slots[key] = Slot(self.arena.take(block.size_bytes), block.size_bytes)
         return slot
 
+    def _elsewhere(self, block: _Block) -> Slot:
+        """Another slot for a block, whose own one is being read."""
+        with self._lock:
+            slot = Slot(self.arena.take(block.size_bytes), block.size_bytes)
+            self._slots[block.address, block.size_bytes] = slot
+        return slot
+
     def _copy_all(self) -> None:
         """Copy what was noted, on several cores if it is much: one alone does not fill the memory's
         bandwidth. The threads have ended when this returns."""
-        copies = [_Copy(block, self._slot(block)) for block in self._blocks]
+        elsewhere = self._elsewhere if self.beside else None
+        copies = [_Copy(block, self._slot(block), elsewhere) for block in self._blocks]
         self._blocks = []
         self._copies.extend(copies)
         total = sum(item.slot.size_bytes for item in copies)
@@ -191,21 +202,28 @@ class _Block:
 
 @dataclass
 class _Copy:
-    """A block and its slot; copied only if it is not what the slot holds already."""
+    """A block and its slot; copied only if it is not what the slot holds already. `elsewhere` gives
+    another slot, where this one must not be written."""
 
     block: _Block
     slot: Slot
+    elsewhere: Callable[[_Block], Slot] | None
 
     def run(self) -> None:
-        block, slot, target = self.block, self.slot, self.slot.region.address
-        worth_comparing = slot.leaf is not None and (block.hint is None or block.hint == slot.hint)
-        if not (worth_comparing and memory.equal(target, block.address, block.size_bytes)):
+        block, slot = self.block, self.slot
+        unseen = block.hint is None or block.hint == slot.hint
+        worth_comparing = self.elsewhere is not None or (slot.leaf is not None and unseen)
+        same = worth_comparing and memory.equal(
+            slot.region.address, block.address, block.size_bytes
+        )
+        if not same:
+            slot = slot if self.elsewhere is None else self.elsewhere(block)
             slot.leaf = None
-            memory.copy(target, block.address, block.size_bytes)
+            memory.copy(slot.region.address, block.address, block.size_bytes)
         slot.hint = block.hint
         pending = block.pending
-        pending.content = memory.view(target, block.size_bytes)
-        pending.size_bytes = block.size_bytes
+        pending.content = memory.view(slot.region.address, block.size_bytes)
+        pending.size_bytes, pending.same = block.size_bytes, same
         pending.slot, pending.leaf, pending.paged = slot, slot.leaf, True
 
 

@@ -223,6 +223,8 @@ def write(
     large: list[tuple[int, Pending]] = []
     there: dict[str, bool] = {}  # thousands of small leaves may be in one object
     for number, item in enumerate(pending):
+        if item.leaf is None and item.same and item.slot is not None:
+            item.leaf = item.slot.leaf  # it was still being written when this was taken
         if item.leaf is not None and item.leaf.digest not in there:
             there[item.leaf.digest] = _is_there(objects, item.leaf)
             yield
