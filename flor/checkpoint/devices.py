@@ -144,12 +144,13 @@ class CudaDevices:
             flat.tensors, flat.seen = [], {}
 
     def release(self) -> None:
-        """Give the memory back."""
-        for flat in self._flats.values():
-            if flat.copied is not None:
-                with suppress(Exception):  # of a device that has failed
-                    flat.copied.synchronize()
-        self._flats = {}
+        """Give the memory back; in the background, while the script may do anything."""
+        with _any_capture():
+            for flat in self._flats.values():
+                if flat.copied is not None:
+                    with suppress(Exception):  # of a device that has failed
+                        flat.copied.synchronize()
+            self._flats = {}
 
     def _flat(self, device: Any) -> Flat:
         index = device.index or 0
