@@ -101,20 +101,14 @@ def _module(encoder: Encoder, module: Any, name: str, torch: Any) -> dict[str, A
     if other:
         found["otherwise"] = other
     internal = torch.nn.Module().__dict__.keys()
-    held = {
-        key: plain
-        for key, item in submodules.items()
-        if (plain := _attributes(encoder, item, internal, f"{name}.{key}" if key else name))
-    }
-    if held:
-        found["attributes"] = held
-    traces = {
-        key: plain
-        for key, item in submodules.items()
-        if (plain := _traces(encoder, item, internal, f"{name}.{key}" if key else name))
-    }
-    if traces:
-        found["traces"] = traces
+    for part, look in (("attributes", _attributes), ("traces", _traces)):
+        held = {
+            key: plain
+            for key, item in submodules.items()
+            if (plain := look(encoder, item, internal, f"{name}.{key}" if key else name))
+        }
+        if held:
+            found[part] = held
     return found
 
 

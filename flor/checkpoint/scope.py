@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flor.checkpoint import devices, gradients, load, loaders, memory, modules, rng, sizes
 from flor.checkpoint.capturable import identity
 from flor.checkpoint.declared import Declared
-from flor.checkpoint.encoding import Devices, Encoder
+from flor.checkpoint.encoding import Encoder
 from flor.checkpoint.frames import Running, is_generator, left_on_purpose, running, user_frame
 from flor.checkpoint.kept import Kept
 from flor.checkpoint.manifest import Frame, Leaf, Manifest, Missing
@@ -78,8 +78,7 @@ class Main:
     before: int | None = None  # what hinted at the objects' state when a nested loop began
     taken: int = -1  # the iteration of the newest checkpoint
     seen: int | None = None  # what hinted at the objects' state then
-    kept: Kept | None = None  # what it holds of them, once it is written
-    cleared: set[int] = field(default_factory=set)  # parameters whose gradients it leaves out
+    kept: Kept | None = None  # what it holds; None where nothing was copied
     outdated: bool = False  # a nested loop may have changed them since
     began: float = 0.0  # of this iteration
     stalled: float = 0.0  # in this iteration
@@ -279,8 +278,8 @@ class Scope:
     def _checkpoint(self, main: Main, moment: Moment, kept: Kept | None = None) -> None:
         """Copy the state and hand it to the background; unless it is what was `kept` of it."""
         before, at = load.sample(), self._service.elapsed()
-        main.cleared = kept.cleared if kept is not None else self._cleared(main, moment)
-        manifest = self._encode(main, moment, beside=self._service.background.busy)
+        cleared = kept.cleared if kept is not None else self._cleared(main, moment)
+        manifest = self._encode(main, moment, cleared)
         if not self._launch(must=moment.final or self._policy.unlimited):
             return
         pending = self._staging.end()
@@ -288,7 +287,7 @@ class Scope:
             return
         main.taken, main.outdated = main.level.iteration, False
         main.seen = self._declared.changes()
-        main.kept = Kept(manifest, pending, main.cleared) if not self._live else None
+        main.kept = Kept(manifest, pending, cleared) if not self._live else None
         loop, background = main.level.id, self._service.background
         cpu, stall = background.cpu_seconds, 0.0
 
@@ -333,15 +332,20 @@ class Scope:
         self._devices.launch(self._staging)
         return True
 
-    def _encode(self, main: Main, moment: Moment, *, beside: bool) -> Manifest:
-        """The document of a checkpoint; what it tells of is copied."""
+    def _encode(self, main: Main, moment: Moment, cleared: set[int]) -> Manifest:
+        """The document of a checkpoint, without the gradients of parameters that are `cleared`.
+
+        What it tells of is noted in the staging.
+        """
         service = self._service
         self._declared.follow(moment.outer, moment.inner)
         cuda = self._cuda()
         if cuda is not None:
             cuda.begin()
-        self._staging.begin(live=self._live, beside=beside)
-        encoder = self._encoder(main.cleared, cuda)
+        self._staging.begin(live=self._live, beside=service.background.busy)
+        names = {identity(value): name for name, value in self._declared.held().items()}
+        encoder = Encoder(self._staging, names)
+        encoder.with_gradients, encoder.cleared, encoder.devices = True, cleared, cuda
         manifest = Manifest(
             run_id=service.run_id,
             number=service.next_number(),
@@ -358,13 +362,6 @@ class Scope:
         for item in encoder.missing:
             service.warn_missing(item)
         return replace(manifest, frames=tuple(frames), missing=tuple(encoder.missing))
-
-    def _encoder(self, cleared: set[int], copying: Devices | None) -> Encoder:
-        """What encodes the values of a checkpoint that begins."""
-        names = {identity(value): name for name, value in self._declared.held().items()}
-        encoder = Encoder(self._staging, names)
-        encoder.with_gradients, encoder.cleared, encoder.devices = True, cleared, copying
-        return encoder
 
     def _encode_rng(self, encoder: Encoder, main: Main) -> dict[str, Any]:
         found = {name: encoder.encode(state, f"rng {name}") for name, state in rng.states().items()}
