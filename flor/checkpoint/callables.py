@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from flor.checkpoint import modules
 from flor.checkpoint.capturable import identity, is_library
 from flor.checkpoint.frames import NOTHING, attributes, is_library_file, look_up
-from flor.source.changeset import MUTATORS, Change, How
+from flor.source.effects import MUTATORS, Change, How
 
 MOST = 1000  # elements of a container that are looked at
 DEEPEST = 4

@@ -29,14 +29,9 @@ from flor.checkpoint.frames import (
 )
 from flor.checkpoint.manifest import Frame, Missing, Node
 from flor.checkpoint.modules import rank
-from flor.source.changeset import (
-    Change,
-    How,
-    LoopChanges,
-    code_matches,
-    function_changes,
-    loop_changes,
-)
+from flor.source.changeset import LoopChanges, function_changes, loop_changes
+from flor.source.compiled import code_matches
+from flor.source.effects import Change, How
 from flor.source.gradients import Use, gradients_around
 from flor.source.liveness import live_after, live_at, live_at_head
 from flor.source.names import hands_on, loop_at

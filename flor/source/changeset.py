@@ -9,13 +9,22 @@ count. Where the paper gives up (rules 0 and 5) a guess is made, and the stateme
 from __future__ import annotations
 
 import ast
-import enum
-import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
+from flor.source.effects import (
+    MUTATORS,
+    Call,
+    Change,
+    Effect,
+    How,
+    Links,
+    Source,
+    at_call,
+    merged,
+    through_links,
+)
 from flor.source.gradients import Use, gradients
 from flor.source.names import (
     COMPREHENSIONS,
@@ -35,14 +44,7 @@ from flor.source.names import (
 )
 
 DEPTH = 4  # calls that are followed, one inside the other
-LONGEST = 6  # names in a path; `node = node.next` would make endless ones
 
-# Methods that change lists, dicts, sets and queues; besides torch's, which end with one `_`.
-MUTATORS = words(
-    """add append appendleft clear difference_update discard extend extendleft insert
-    intersection_update pop popitem popleft remove reverse rotate setdefault sort
-    symmetric_difference_update update"""
-)
 READERS = words("items keys values")  # methods without arguments that change nothing
 # Iterating over these gives the elements of their arguments.
 VIEWS = words("enumerate filter iter list loop reversed sorted tqdm tuple zip")
@@ -65,29 +67,6 @@ CONSTRUCTORS = ("__new__", "__init__", "__post_init__")
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-class How(str, enum.Enum):
-    """In which way something changes."""
-
-    ASSIGNED = "assigned"  # the name or attribute is bound or deleted
-    MUTATED = "mutated"  # the object may be changed in place
-    CALLED = "called"  # it is called: what it holds on to may be changed in place
-    PASSED = "passed"  # it is given to a call that may change it; a guess
-
-
-SUREST = (How.ASSIGNED, How.MUTATED, How.CALLED, How.PASSED)
-
-
-@dataclass(frozen=True)
-class Change:
-    """One path that the loop changes. `rules` are those of Table 2, or those that they extend."""
-
-    path: str
-    how: How  # the surest that was seen
-    rules: tuple[int, ...]
-    scope: str  # of the path's first name: local, global or nonlocal
-    first_line: int
-
-
 @dataclass(frozen=True)
 class LoopChanges:
     """The changeset of one loop. What is `uncertain` was not understood: line and statement."""
@@ -97,37 +76,6 @@ class LoopChanges:
     changes: tuple[Change, ...]
     uncertain: tuple[tuple[int, str], ...]
     gradients: tuple[Use, ...]  # how an iteration uses them
-
-
-class _Source(NamedTuple):
-    """A variable or attribute that a value may be; or `inside` which it may be."""
-
-    owner: Scope
-    path: str
-    inside: bool = False
-
-
-class _Effect(NamedTuple):
-    """A change at one place; `owner` is the scope whose variable the path begins with."""
-
-    owner: Scope
-    path: str
-    how: How
-    rule: int
-    line: int
-    sure: bool = True  # false: only some method was called
-
-
-class _Call(NamedTuple):
-    """A function of this file that is called, or may be at any time. Rule None: its own rules."""
-
-    function: Scope
-    line: int
-    rule: int | None = None
-    arguments: tuple[tuple[str, tuple[_Source, ...]], ...] = ()
-
-
-_Links: TypeAlias = defaultdict[tuple[Scope, str], list[_Source]]
 
 
 def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
@@ -142,7 +90,7 @@ def loop_changes(tree: ast.Module, line: int) -> LoopChanges | None:
     walk.run([loop], scope)
     for around in scope.around():
         walk.link(around)
-    changes = _merged(program.complete(walk, DEPTH), scope)
+    changes = merged(program.complete(walk, DEPTH), scope)
     end = loop.end_lineno or loop.lineno
     uses = gradients(program.scopes, loop.body, scope)
     return LoopChanges(loop.lineno, end, changes, tuple(walk.uncertain), uses)
@@ -158,68 +106,8 @@ def function_changes(tree: ast.Module, line: int, name: str) -> tuple[Change, ..
         if not isinstance(node, (*FUNCTIONS, ast.Lambda)) or first_line(node) != line:
             continue
         if getattr(node, "name", "<lambda>") == name:
-            found |= dict.fromkeys(_merged(program.effects(scope, DEPTH), scope))
+            found |= dict.fromkeys(merged(program.effects(scope, DEPTH), scope))
     return tuple(found)
-
-
-def code_matches(tree_source: str, filename: str, code: types.CodeType) -> bool:
-    """Whether `code` was compiled from this source, so that its lines are the source's lines.
-
-    The name of the file does not matter, nor do the values of default arguments. Compiling may
-    repeat the source's syntax warnings.
-    """
-    try:
-        waiting = [compile(tree_source, filename, "exec", dont_inherit=True)]
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    if code.co_name == "<module>":
-        return _same(waiting[0], code)
-    while waiting:
-        ours = waiting.pop()
-        if ours.co_firstlineno == code.co_firstlineno and _same(ours, code):
-            return True
-        waiting += [item for item in ours.co_consts if isinstance(item, types.CodeType)]
-    return False
-
-
-def _same(one: object, other: object) -> bool:
-    """Equality of code objects and of constants; 1, 1.0 and True differ."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
-        fields = ("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_consts")
-        return list(one.co_lines()) == list(other.co_lines()) and all(
-            _same(getattr(one, field), getattr(other, field)) for field in fields
-        )
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, frozenset) and isinstance(other, frozenset):
-        return sorted(map(repr, one)) == sorted(map(repr, other))
-    if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)  # nan, -0.0
-    return one == other
-
-
-def _merged(effects: Iterable[_Effect], scope: Scope) -> tuple[Change, ...]:
-    """One change for each path that can be named in a scope."""
-    around = list(scope.around())
-    found: defaultdict[tuple[str, str], list[_Effect]] = defaultdict(list)
-    for effect in effects:
-        if effect.owner is scope:
-            found[effect.path, "local"].append(effect)
-        elif effect.owner in around:
-            outer = "global" if effect.owner is around[-1] else "nonlocal"
-            found[effect.path, outer].append(effect)
-    return tuple(
-        Change(
-            path,
-            min((effect.how for effect in group), key=SUREST.index),
-            tuple(sorted({effect.rule for effect in group})),
-            whose,
-            min(effect.line for effect in group),
-        )
-        for (path, whose), group in sorted(found.items())
-    )
 
 
 class _Program:
@@ -235,14 +123,14 @@ class _Program:
                 for name, found in scope.inner.items():
                     self.methods[name] += found
         self.walks: dict[Scope, _Walk] = {}
-        self.known: dict[tuple[Scope, int], list[_Effect]] = {}
+        self.known: dict[tuple[Scope, int], list[Effect]] = {}
 
-    def effects(self, function: Scope, depth: int) -> list[_Effect]:
+    def effects(self, function: Scope, depth: int) -> list[Effect]:
         """What a call does to the function's parameters and to names outside it."""
         if (function, depth) not in self.known:
             if depth == 0:
                 names = [parameter.arg for parameter in function.parameters]
-                found = [_Effect(function, name, How.PASSED, 5, 0, False) for name in names]
+                found = [Effect(function, name, How.PASSED, 5, 0, False) for name in names]
             else:
                 outer = list(function.around())
                 effects = self.complete(self._walk(function), depth)
@@ -262,13 +150,13 @@ class _Program:
                 walk.link(function)
         return self.walks[function]
 
-    def complete(self, walk: _Walk, depth: int) -> list[_Effect]:
+    def complete(self, walk: _Walk, depth: int) -> list[Effect]:
         """The effects of a walk with those of the functions that it met, through all names."""
         found = list(walk.effects)
         for call in walk.calls:
             for effect in self.effects(call.function, depth - 1):
-                found += _at_call(effect, call)
-        return _through_links(found, walk.links)
+                found += at_call(effect, call)
+        return through_links(found, walk.links)
 
     def imported(self, scope: Scope, path: str) -> str | None:
         """What a path is called by the library that it comes from, "numpy.random.shuffle"."""
@@ -285,7 +173,7 @@ class _Program:
         bound = root in scope.owner(root).modules and "." not in path
         return full is not None and (bound or full.partition(".")[0] in PURE_LIBRARIES)
 
-    def sources(self, scope: Scope, node: ast.AST, iterated: bool = False) -> list[_Source]:
+    def sources(self, scope: Scope, node: ast.AST, iterated: bool = False) -> list[Source]:
         """The variables that a value may be; with `iterated`, that its elements may be."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             path, inside = _held(node)
@@ -294,7 +182,7 @@ class _Program:
             defined = root in owner.inner and root not in owner.stored
             if not path or defined or scope.is_builtin(root) or self.is_module(scope, path):
                 return []
-            return [_Source(owner, path, inside or iterated)]
+            return [Source(owner, path, inside or iterated)]
         below: list[ast.AST] = []
         if isinstance(node, ast.Starred):
             below, iterated = [node.value], True
@@ -316,7 +204,7 @@ class _Program:
                 below = [node.func.value]
         return [source for item in below for source in self.sources(scope, item, iterated)]
 
-    def given(self, scope: Scope, node: ast.AST) -> list[_Source]:
+    def given(self, scope: Scope, node: ast.AST) -> list[Source]:
         """What a call can reach through an argument."""
         display = isinstance(node, (ast.Tuple, ast.List, ast.Set))
         return self.sources(scope, node, iterated=display)
@@ -348,11 +236,6 @@ def _type_of(node: ast.AST) -> ast.AST | None:
     return node.args[0] if node.func.id == "type" and len(node.args) == 1 else None
 
 
-def _contained(how: How) -> How:
-    """How a container changes, of which something in it changes."""
-    return how if how in (How.PASSED, How.CALLED) else How.MUTATED
-
-
 def _taking(function: Scope, call: ast.Call) -> Iterator[Sequence[str]]:
     """The parameters that each argument of a call may be for, keywords last."""
     assert isinstance(function.node, (*FUNCTIONS, ast.Lambda))
@@ -369,59 +252,12 @@ def _taking(function: Scope, call: ast.Call) -> Iterator[Sequence[str]]:
         yield every if keyword.arg is None else [keyword.arg] if keyword.arg in every else more
 
 
-def _of_class(scope: Scope, rest: str = "") -> _Source:
+def _of_class(scope: Scope, rest: str = "") -> Source:
     """A class, or an attribute of it."""
     assert isinstance(scope.node, ast.ClassDef)
     assert scope.parent is not None
     name = scope.node.name
-    return _Source(scope.parent.owner(name), f"{name}.{rest}" if rest else name)
-
-
-def _at_call(effect: _Effect, call: _Call) -> Iterator[_Effect]:
-    """A function's effect as its caller sees it."""
-    rule = effect.rule if call.rule is None else call.rule
-    if effect.owner is not call.function:
-        yield effect._replace(rule=rule, line=call.line)
-        return
-    root, dot, rest = effect.path.partition(".")
-    if effect.how is How.ASSIGNED and not rest:
-        return  # the parameter is only bound to something else
-    for source in dict(call.arguments).get(root, ()):
-        here = effect._replace(owner=source.owner, rule=rule, line=call.line)
-        if source.inside:
-            yield here._replace(path=source.path, how=_contained(effect.how))
-        else:
-            yield here._replace(path=source.path + dot + rest)
-
-
-def _through_links(effects: list[_Effect], links: _Links) -> list[_Effect]:
-    """The effects, and those that they have under other names for the same objects."""
-    found = dict.fromkeys(effects)
-    waiting = list(found)
-    seen = {(effect.owner, effect.path, effect.how, effect.sure) for effect in waiting}
-    while waiting:
-        effect = waiting.pop()
-        names = effect.path.split(".")
-        for length in range(1, len(names) + 1):
-            rest = names[length:]
-            if effect.how is How.ASSIGNED and not rest:
-                continue  # the name is bound to another object, the old one is not changed
-            for source in links.get((effect.owner, ".".join(names[:length])), ()):
-                if source.inside and not effect.sure and effect.how is not How.CALLED:
-                    continue  # as for `batch.to(device)`: it would change the data set
-                path, how = ".".join([source.path, *rest]), effect.how
-                owner, _, method = path.rpartition(".")
-                if source.inside:
-                    path, how = source.path, _contained(how)
-                elif how is How.CALLED and owner and method in MUTATORS:  # add = seen.add
-                    path, how = owner, How.MUTATED
-                reached = effect._replace(owner=source.owner, path=path, how=how)
-                key = (reached.owner, path, how, reached.sure)
-                if key not in seen and path.count(".") < LONGEST:
-                    seen.add(key)
-                    found[reached] = None
-                    waiting.append(reached)
-    return list(found)
+    return Source(scope.parent.owner(name), f"{name}.{rest}" if rest else name)
 
 
 class _Walk:
@@ -430,9 +266,9 @@ class _Walk:
     def __init__(self, program: _Program, called: bool = False) -> None:
         self.program = program
         self.called = called
-        self.effects: list[_Effect] = []
-        self.calls: list[_Call] = []
-        self.links: _Links = defaultdict(list)
+        self.effects: list[Effect] = []
+        self.calls: list[Call] = []
+        self.links: Links = defaultdict(list)
         self.uncertain: list[tuple[int, str]] = []
         self.changed: set[tuple[Scope, str]] = set()
 
@@ -454,7 +290,7 @@ class _Walk:
         elif isinstance(node, SCOPED):
             self._assign(scope, [node.name], 3, node.lineno)
             if isinstance(node, FUNCTIONS):  # it may be called, some time
-                self.calls.append(_Call(self.program.scopes[node], node.lineno))
+                self.calls.append(Call(self.program.scopes[node], node.lineno))
             self._evaluate(scope, header)
         elif isinstance(node, ast.Expr):
             value = node.value.value if isinstance(node.value, ast.Await) else node.value
@@ -513,28 +349,28 @@ class _Walk:
         root, _, rest = path.partition(".")
         owner = scope.owner(root)
         self.changed.add((owner, path))
-        self.effects.append(_Effect(owner, path, how, rule, line, sure))
+        self.effects.append(Effect(owner, path, how, rule, line, sure))
         own = owner.parent if owner.receiver == root else None
         if own is None:
             return
         shared = sure and rest.partition(".")[0] in own.binds - own.attributes
         if shared or rest.startswith("__class__."):  # whoever `self` is
             of_class = _of_class(own, rest.removeprefix("__class__."))
-            self.effects.append(_Effect(of_class.owner, of_class.path, how, rule, line, sure))
+            self.effects.append(Effect(of_class.owner, of_class.path, how, rule, line, sure))
 
     def _called(self, scope: Scope, node: ast.Call, rule: int) -> None:
         """What is called may be an object, a closure or a method, which change what they hold."""
         path, _ = _held(node.func)
         if path:
             owner = scope.owner(path.partition(".")[0])
-            self.effects.append(_Effect(owner, path, How.CALLED, rule, node.lineno, sure=False))
+            self.effects.append(Effect(owner, path, How.CALLED, rule, node.lineno, sure=False))
 
     def _give(self, scope: Scope, nodes: Iterable[ast.AST], how: How, rule: int) -> None:
         """Arguments are handed to something that changes them, for certain or perhaps."""
         for node in nodes:
             for source in self.program.given(scope, node):
                 line, sure = getattr(node, "lineno", 0), how is not How.PASSED
-                self.effects.append(_Effect(source.owner, source.path, how, rule, line, sure))
+                self.effects.append(Effect(source.owner, source.path, how, rule, line, sure))
 
     def _escape(self, scope: Scope, value: ast.AST) -> None:
         """What a function returns, yields or stores somewhere can be changed from there."""
@@ -575,7 +411,7 @@ class _Walk:
                 self._link(node.target, scope, node.value, scope)
                 below = [node.value]
             elif isinstance(node, ast.Lambda):
-                self.calls.append(_Call(self.program.scopes[node], node.lineno))
+                self.calls.append(Call(self.program.scopes[node], node.lineno))
                 below = [node.args]
             elif isinstance(node, COMPREHENSIONS):
                 waiting += self._comprehension(scope, node)
@@ -594,7 +430,7 @@ class _Walk:
             self._emit(scope, path, how, 4 if inside else rule, node.lineno)
         elif isinstance(node, ast.Name):
             functions = scope.owner(node.id).inner.get(node.id, [])
-            self.calls += [_Call(found, node.lineno) for found in functions if not found.is_class]
+            self.calls += [Call(found, node.lineno) for found in functions if not found.is_class]
         elif isinstance(node, ast.Attribute) and (own := self._own_class(scope, node.value)):
             call = ast.Call(node, [], [], lineno=node.lineno)
             self._follow(scope, own.inner.get(node.attr, []), call, 4)
@@ -702,16 +538,16 @@ class _Walk:
         given = [self.program.given(scope, argument) for argument in [*node.args, *node.keywords]]
         receiver = self._receiver(scope, node.func)
         for function in functions:
-            found: defaultdict[str, list[_Source]] = defaultdict(list)
+            found: defaultdict[str, list[Source]] = defaultdict(list)
             if function.receiver:
                 found[function.receiver] += [*receiver, *self._class(scope, function, node)]
             for names, sources in zip(_taking(function, node), given, strict=True):
                 for name in names:
                     found[name] += sources
             arguments = tuple((name, tuple(sources)) for name, sources in found.items())
-            self.calls.append(_Call(function, node.lineno, rule, arguments))
+            self.calls.append(Call(function, node.lineno, rule, arguments))
 
-    def _receiver(self, scope: Scope, func: ast.AST) -> list[_Source]:
+    def _receiver(self, scope: Scope, func: ast.AST) -> list[Source]:
         """What `self` is in a method that is called: of others than one's own as a whole, since
         the method may be that of another class."""
         if not isinstance(func, ast.Attribute):
@@ -721,7 +557,7 @@ class _Walk:
             return found
         return [source._replace(inside=True) for source in found]
 
-    def _class(self, scope: Scope, function: Scope, node: ast.Call) -> list[_Source]:
+    def _class(self, scope: Scope, function: Scope, node: ast.Call) -> list[Source]:
         """The classes that a class method may be called on."""
         decorators = getattr(function.node, "decorator_list", [])
         names = [item.id for item in decorators if isinstance(item, ast.Name)]
@@ -730,7 +566,7 @@ class _Walk:
         found = [_of_class(function.parent)]
         on = node.func.value if isinstance(node.func, ast.Attribute) else None
         if isinstance(on, ast.Name) and scope.owner(on.id).inner.get(on.id):
-            found.append(_Source(scope.owner(on.id), on.id))
+            found.append(Source(scope.owner(on.id), on.id))
         return list(dict.fromkeys(found))
 
     # -- names for one object ---------------------------------------------------------------
@@ -779,4 +615,4 @@ class _Walk:
                 continue  # `node = node.next`
             self.links[owner, path].append(source)
             if not source.inside:
-                self.links[source.owner, source.path].append(_Source(owner, path))
+                self.links[source.owner, source.path].append(Source(owner, path))
