@@ -8,6 +8,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from flor.checkpoint.manifest import Leaf, Manifest
 from flor.config import Settings
@@ -96,3 +97,14 @@ class Storage:
         folder = self.settings.flor_dir / "pins"
         folder.mkdir(exist_ok=True)
         (folder / "one.json").write_text(json.dumps(content))
+
+
+def irregular(kind: str, path: Path) -> None:
+    """Put something that never ends, or is no file, in a file's place."""
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()

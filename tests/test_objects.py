@@ -10,6 +10,7 @@ import pytest
 
 from flor.errors import ObjectMissing
 from flor.objects import ObjectStore, open_object
+from tests.storage import irregular
 
 
 @pytest.fixture
@@ -73,13 +74,7 @@ def test_what_is_no_regular_file_is_no_object(store: ObjectStore, kind: str) -> 
     """A pipe would be waited for, a device read for ever."""
     digest = store.put(b"")
     path = store.path(digest)
-    path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
+    irregular(kind, path)
 
     assert (store.has(digest), store.use(digest, 0)) == (False, False)
     for ask in (store.get, store.local):

@@ -25,7 +25,7 @@ from flor.objects import ObjectStore
 from flor.store.bucket import PART_BYTES, Bucket, store_of
 from flor.store.sweeping import alone
 from tests.e2e.conftest import Project, S3Server, Wire
-from tests.storage import Storage, digest_of
+from tests.storage import Storage, digest_of, irregular
 
 A, B = "20261118-190312-aaaaaa", "20261118-200312-bbbbbb"
 LARGE = 3 * PART_BYTES + 12345  # bytes of an object that goes in parts
@@ -644,17 +644,6 @@ def test_verify_names_what_is_damaged(alone_shop: Shop) -> None:
     assert "remove it" in text
     found = alone_shop.asked("objects", "--verify", code=1)
     assert [item["path"] for item in found["damaged"]] == [str(path)]
-
-
-def irregular(kind: str, path: Path) -> None:
-    """Put something that never ends, or is no file, in a file's place."""
-    path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])

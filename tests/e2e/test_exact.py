@@ -376,17 +376,21 @@ objects = dict(net=net, optimizer=optimizer, own=own)
 }
 
 
+def whole_and_later(project: Project) -> tuple[list[Any], list[Any]]:
+    """What a training traced, and what it traces once it goes on behind the steps of epoch 3."""
+    project.python("train.py", FLOR_OVERHEAD="inf")
+    whole = json.loads((project.root / "result.json").read_text())
+    run_id = project.journals()[-1][0]["run_id"]
+    project.python("train.py", run_id, RESUME="3", FLOR_DISABLE="1")
+    return whole, json.loads((project.root / "result.json").read_text())
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_other_ways_to_train_continue_exactly(project: Project, way: str) -> None:
     setup, carried = WAYS[way]
     project.write("train.py", FRAME.format(setup=setup, carried=carried))
-    project.python("train.py", FLOR_OVERHEAD="inf")
-    whole = json.loads((project.root / "result.json").read_text())
-    run_id = project.journals()[-1][0]["run_id"]
+    whole, later = whole_and_later(project)
 
-    project.python("train.py", run_id, RESUME="3", FLOR_DISABLE="1")
-
-    later = json.loads((project.root / "result.json").read_text())
     assert later == [entry for entry in whole if entry[0] > 3]
 
 
@@ -545,11 +549,6 @@ json.dump(trace, open("result.json", "w"))
 def test_an_iterable_of_ones_own_goes_on_where_it_was(project: Project) -> None:
     """It was not declared: the loop that ran over it names it."""
     project.write("train.py", SOURCES)
-    project.python("train.py", FLOR_OVERHEAD="inf")
-    whole = json.loads((project.root / "result.json").read_text())
-    run_id = project.journals()[-1][0]["run_id"]
+    whole, later = whole_and_later(project)
 
-    project.python("train.py", run_id, RESUME="3", FLOR_DISABLE="1")
-
-    later = json.loads((project.root / "result.json").read_text())
     assert later == [entry for entry in whole if entry[0] > 3]
