@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 HEAD = """
-import os, sys, json
+import os, sys, json, time
 import torch, flor
 from torch import nn
 torch.manual_seed(0)
@@ -44,9 +44,8 @@ with flor.checkpointing(big=big, weights=weights):
 torch.cuda.synchronize()
 print(weights[0, 1].item())
 """
-    assert told(project, script, FLOR_OVERHEAD="1e9") == "8.0"
-    assert project.lines("checkpoint")[-1]["final"]
-    assert len(project.lines("checkpoint")) >= 2
+    assert told(project, script) == "8.0"
+    assert len(project.lines("checkpoint")) >= 4
 
 
 def test_without_room_on_the_device_the_state_is_still_the_one_of_its_epoch(
@@ -121,6 +120,10 @@ with flor.checkpointing(weights=weights):
     for epoch in flor.loop("epoch", range(2)):
         for step in flor.loop("step", range(1)):
             weights += 1
+for _ in range(600):  # the last copy goes when it is on the host
+    if torch.cuda.memory_allocated() == before:
+        break
+    time.sleep(0.1)
 print(torch.cuda.memory_allocated() - before)
 """
     assert told(project, script) == "0"
