@@ -15,6 +15,7 @@ from flor.api import (
     load,
     log,
     loop,
+    propagate,
     sql,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "load",
     "log",
     "loop",
+    "propagate",
     "sql",
 ]
 

@@ -115,6 +115,17 @@ def load(
         )
 
 
+def propagate(new_source: str, old_source: str, lineno: int) -> str:
+    """The older source with the statement that begins at a line of the new one, where it belongs.
+
+    What the statement needs and the older source lacks comes with it; nothing else changes. Raises
+    NoPlace, which says why, where there is no equivalent place, and BadSource.
+    """
+    from flor.source.propagate import patched
+
+    return patched(new_source, old_source, lineno)
+
+
 def commit() -> str | None:
     """Close the current run and return its id; the next call begins another. For notebooks."""
     return session.commit()

@@ -13,6 +13,9 @@ FlorError
 ├── BucketError            the bucket does not answer, or refuses
 ├── NoCheckpoint           no checkpoint is at the place that was asked for
 ├── DamagedCheckpoint      a checkpoint's bytes are not what was written
+├── PropagationError       a statement cannot be put into an older version
+│   ├── NoPlace            the older version has no equivalent place
+│   └── BadSource          a version does not parse, or has no statement where one is named
 ├── RestoreError           a state does not fit the object that should take it
 └── UntrustedPickle        restoring would run code from somebody else's file
 
@@ -70,6 +73,18 @@ class NoCheckpoint(FlorError, LookupError):
 
 class DamagedCheckpoint(FlorError):
     """A checkpoint's bytes are not what was written."""
+
+
+class PropagationError(FlorError):
+    """A statement cannot be put into an older version."""
+
+
+class NoPlace(PropagationError):
+    """The older version has no place that is equivalent; the message names what it lacks."""
+
+
+class BadSource(PropagationError, ValueError):
+    """A version does not parse, or holds no statement where one is named."""
 
 
 class RestoreError(FlorError, TypeError):

@@ -1,0 +1,163 @@
+"""Whether a name has a value at a place of a module, as far as its text tells. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from flor.source.liveness import live_at
+from flor.source.names import BUILTINS, DYNAMIC, SCOPED, Scope, first_line, words
+from flor.source.syntax import Branch, Source, Statement
+
+ALWAYS = BUILTINS | words(
+    "__file__ __name__ __doc__ __spec__ __loader__ __package__ __builtins__ __path__ __debug__ "
+    "__annotations__ __cached__"
+)
+
+
+def reads(statement: Statement) -> frozenset[str]:
+    """The names that a statement takes from outside; no built-in ones."""
+    module = ast.Module(body=[statement.node], type_ignores=[])
+    found = live_at(module, first_line(statement.node))
+    own = statement.uses
+    if own.reads & DYNAMIC:  # then every name counts as read
+        found = (found & own.reads) - (own.binds if statement.is_compound else frozenset())
+    return found
+
+
+class Bindings:
+    """What is bound in one source, and where."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        module = source.scopes[source.tree]
+        self._declared = {name for s in source.scopes.values() for name in s.globals}
+        self._all = any(
+            isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)
+            for node in module.parts
+        )
+
+    def scope(self, branch: Branch) -> Scope:
+        """The scope that a branch runs in."""
+        for outer in branch.around():
+            if outer.owner is None:
+                return self.source.scopes[self.source.tree]
+            if outer.owner.is_definition:
+                return self.source.scopes[outer.owner.node]
+        raise AssertionError
+
+    def is_bound(self, name: str, branch: Branch, index: int) -> bool:
+        """Whether a name may have a value before statement `index` of a branch."""
+        if name in ALWAYS or name in self._declared or self._all:
+            return True
+        here = self.scope(branch)
+        owner = here.owner(name)
+        if name == "__class__":
+            return any(scope.is_class for scope in here.around())
+        if name not in owner.binds:
+            return False
+        if owner is not here:
+            return True
+        if any(parameter.arg == name for parameter in here.parameters):
+            return True
+        return self._comes_before(name, branch, index)
+
+    def _comes_before(self, name: str, branch: Branch, index: int) -> bool:
+        """Whether what binds a name in this scope can have run: it comes before, or in a loop."""
+        place, limit = branch, index
+        while True:
+            bound: bool | None = None
+            for statement in place.statements[:limit]:
+                if _deletes(statement, name):
+                    bound = False
+                elif _binds(statement, name):
+                    bound = True
+            if bound is not None:
+                return bound
+            owner = place.owner
+            if owner is None or owner.is_definition:
+                return False
+            if _binds_in_head(owner, place, name):
+                return True
+            if place.kind in ("else", "finally") and owner.kind in ("Try", "For", "While"):
+                others = [b for b in owner.branches if b is not place]
+            elif place.kind == "except":
+                others = [b for b in owner.branches if b.kind == "try"]
+            else:
+                others = []
+            if owner.kind in ("For", "While") and place.kind == "body":
+                others.append(place)
+            if any(_binds(s, name) for other in others for s in other.statements):
+                return True
+            place, limit = owner.branch, owner.index
+
+
+def _binds_in_head(owner: Statement, branch: Branch, name: str) -> bool:
+    """Whether the head of a block binds a name: a loop's target, `with … as`, `except … as`."""
+    node = owner.node
+    roots: list[ast.AST] = []
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        roots = [node.target, node.iter]
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        roots = list(node.items)
+    elif isinstance(node, ast.While):
+        roots = [node.test]
+    elif isinstance(node, ast.If):
+        roots = _tests(node, branch)
+    elif isinstance(node, ast.Match):
+        roots = [node.subject, *(case.pattern for case in node.cases if case.body is branch.nodes)]
+    elif hasattr(node, "handlers"):
+        handlers: list[ast.ExceptHandler] = node.handlers
+        return any(h.name == name for h in handlers if h.body is branch.nodes)
+    return any(name in _stored(root) for root in roots)
+
+
+def _tests(node: ast.If, branch: Branch) -> list[ast.AST]:
+    """The tests that were evaluated before an arm of `if … elif … else` runs."""
+    found: list[ast.AST] = [node.test]
+    while node.body is not branch.nodes and len(node.orelse) == 1:
+        inner = node.orelse[0]
+        if not isinstance(inner, ast.If):
+            break
+        found.append(inner.test)
+        node = inner
+    return found
+
+
+def _binds(statement: Statement, name: str) -> bool:
+    return name in _stored(statement.node)
+
+
+def _deletes(statement: Statement, name: str) -> bool:
+    node = statement.node
+    return isinstance(node, ast.Delete) and any(
+        isinstance(target, ast.Name) and target.id == name for target in node.targets
+    )
+
+
+def _stored(root: ast.AST) -> set[str]:
+    """What a statement binds in its own scope."""
+    return set(_each_stored(root))
+
+
+def _each_stored(root: ast.AST) -> Iterator[str]:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        if isinstance(node, SCOPED):
+            yield node.name
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            waiting += [n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+            continue
+        waiting += ast.iter_child_nodes(node)
