@@ -191,9 +191,9 @@ class Statement:
         if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return ()
         depth = 0
-        for index, token in enumerate(found):
-            depth += (token in "([{") - (token in ")]}")
-            if depth == 0 and (token == ":" or token in ASSIGNS):
+        for index, word in enumerate(found):
+            depth += (word in "([{") - (word in ")]}")
+            if depth == 0 and (word == ":" or word in ASSIGNS):
                 return found[:index]
         return ()
 
@@ -279,14 +279,17 @@ class Source:
         return self.starts[line - 1] + column
 
     def at(self, line: int) -> Statement | None:
-        """The statement that begins at a line; else the innermost one around it."""
+        """The statement that begins at a line; else the innermost one around it. Of several that
+        begin there, the one that is a record of flor.log, else the first."""
         found: Statement | None = None
         branch: Branch | None = self.module
         while branch is not None:
-            here = next((s for s in branch.statements if s.first_line <= line <= s.last_line), None)
+            inside = [s for s in branch.statements if s.first_line <= line <= s.last_line]
             branch = None
-            if here is None:
+            if not inside:
                 break
+            logs = [s for s in inside if (s.anchor or "").startswith("log:")]
+            here = (logs or inside)[0]
             found = here
             if line in (here.first_line, here.node.lineno) or not here.is_compound:
                 break
@@ -336,14 +339,14 @@ def tokens(text: str) -> Tokens:
     """Of a piece of code, as they are compared."""
     found: list[str] = []
     for match in TOKEN.finditer(text):
-        group, token = match.lastgroup, match[0]
+        group, word = match.lastgroup, match[0]
         if group in ("space", "comment"):
             continue
         if group == "string":
-            token = _canonical(token)
-        elif token in ")]}" and found and found[-1] == ",":
+            word = _canonical(word)
+        elif word in ")]}" and found and found[-1] == ",":
             found.pop()
-        found.append(token)
+        found.append(word)
     return tuple(found)
 
 
