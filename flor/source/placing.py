@@ -92,6 +92,8 @@ class _Here:
 
 def locate(new: Source, old: Source, probe: Statement) -> Located:
     """Raises Missing."""
+    if not old.module.nodes:
+        raise Missing("any statement")
     way = _way(probe)
     here = _Here(new.module.statements, old.module, _matcher(new, old, way), probe)
     around = new.module
