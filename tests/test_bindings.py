@@ -148,6 +148,8 @@ READS = [
     ("lambda a: a + b", "b"),
     ("f(lambda a=b: a)", "fb"),
     ("(a := b) + a", "b"),
+    ("a + (a := b)", "ab"),
+    ("if (a := b): c(a)", "bc"),
     ("for a in b: f(a)", "bf"),
     ("for a in b:\n    c = a\n    f(c)", "bf"),
     ("with a as b: f(b)", "af"),
