@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from flor.source.placing import Missing, locate
 from flor.source.syntax import Branch, Source, Statement
 
-
 OBSERVERS = (
     *("print", "pprint", "display", "show", "plot", "log", "debug", "info", "warn", "error"),
     *("exception", "write", "report", "record", "add_scalar", "add_hist", "add_image", "add_text"),
