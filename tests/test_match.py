@@ -1,6 +1,7 @@
 """Which statements of two versions are the same ones."""
 
-from itertools import combinations
+from collections import Counter
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def similarity(new: str, old: str) -> float:
 def test_the_heaviest_increasing_part(order, weights):
     pairs = list(enumerate(order))
     found = _increasing(pairs, [float(w) for w in weights])
-    assert all(a[1] < b[1] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] < b[1] for a, b in pairwise(found))
     assert set(found) <= set(pairs)
 
     def weight(part):
@@ -50,7 +51,7 @@ lists = st.lists(st.sampled_from(LINES), max_size=9).map(lambda lines: "\n".join
 def test_pairs_do_not_cross(new, old):
     found = align(new, old)
     pairs = sorted(found.items())
-    assert all(a[1] < b[1] for a, b in zip(pairs, pairs[1:], strict=False))
+    assert all(a[1] < b[1] for a, b in pairwise(pairs))
 
 
 @given(lists)
@@ -129,8 +130,6 @@ def test_a_property_and_its_setter():
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
 def test_dice(left, right):
-    from collections import Counter
-
     bags = Counter(left), Counter(right)
     assert 0 <= dice(*bags) <= 1
     assert dice(*bags) == dice(*bags[::-1])
