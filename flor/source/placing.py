@@ -391,7 +391,7 @@ def _is_founded(here: _Here, probe: Statement, k: int, pairs: Pairs) -> bool:
 
 def _inside_wrapper(here: _Here, probe: Statement, pairs: Pairs) -> Branch | None:
     """The block within the older version's one that holds what is next to the probe: both of its
-    neighbours, or the one before as its last, and the one after follows."""
+    neighbours; or it is a `with`, the one before is its last, and the one after follows it."""
     k, old = here.items.index(probe), here.branch.statements
     alike = here.matcher.similarity
     before = here.items[k - 1] if k else None
@@ -408,7 +408,7 @@ def _inside_wrapper(here: _Here, probe: Statement, pairs: Pairs) -> Branch | Non
                     max((alike(s, t) for t in branch.statements), default=0.0) for s in near
                 )
                 if k + 1 in pairs and before is not None:
-                    follows = pairs[k + 1] == j + 1 and inner is wrapper
+                    follows = pairs[k + 1] == j + 1 and inner is wrapper and wrapper.kind == "With"
                     score = follows * len(near) * alike(before, branch.statements[-1])
                 if score >= 0.9 * len(near):
                     found.append((score, -len(found), branch))

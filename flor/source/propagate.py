@@ -277,11 +277,17 @@ class _Names:
     ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
+<<<<<<< HEAD
         self.needed = reads(probe) - coming
+=======
+        self.needed = reads(probe)
+        ours = Bindings(new)
+        self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
+>>>>>>> 82c1c7f2e5e0c5343b08f6c37df962c7fa7f0c61
         self.renames = Renames()
         only_new = located.matcher.only_new
         best = located.places[0]
-        lacking = {n for n in self.needed if not self._is_bound(n, best)}
+        lacking = {n for n in self.needed if not self._is_bound(n, n, best)}
         names = (probe.uses.binds & only_new) | lacking
         attributes = self._attributes() & only_new
         keywords = self._keywords() & only_new
@@ -296,10 +302,11 @@ class _Names:
     def unbound(self, place: Place) -> list[str]:
         """The names that it reads and that have no value at a place, even renamed."""
         names = self.renames.names
-        return sorted(n for n in self.needed if not self._is_bound(names.get(n, n), place))
+        return sorted(n for n in self.needed if not self._is_bound(n, names.get(n, n), place))
 
-    def _is_bound(self, name: str, place: Place) -> bool:
-        return self.bindings.is_bound(name, place.branch, place.index)
+    def _is_bound(self, name: str, was: str, place: Place) -> bool:
+        local = name in self.local
+        return self.bindings.is_bound(was, place.branch, place.index, local=local)
 
     def _was(self, votes: Votes, name: str) -> str | None:
         return votes.winner("name", name) or self._definition(name)

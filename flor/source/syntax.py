@@ -237,13 +237,14 @@ class Statement:
 
 
 class Source:
-    """A module that parses. Raises SyntaxError (or ValueError, for a null character)."""
+    """A module that parses. Raises SyntaxError (or ValueError, for a null character); unless it is
+    `known` to parse, which is then done when it is needed."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, known: bool = False) -> None:
         self.text = text
-        marked = text[1:] if text[:1] == "\ufeff" else text
-        self.mark = len(text) - len(marked)
-        self.tree = _parse(marked)
+        self.mark = 1 if text[:1] == "\ufeff" else 0
+        if not known:
+            assert self.tree is not None
         self.lines: list[str] = []
         self.starts: list[int] = []
         begin = 0
@@ -255,7 +256,14 @@ class Source:
         self.lines.append(text[begin:])
         self.starts[0] += self.mark
         self.lines[0] = self.lines[0][self.mark :]
-        self.module = Branch(None, "body", (), self.tree.body, self, 1)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return parse(self.text[self.mark :])
+
+    @cached_property
+    def module(self) -> Branch:
+        return Branch(None, "body", (), self.tree.body, self, 1)
 
     @cached_property
     def newline(self) -> str:
@@ -327,7 +335,7 @@ def _flor_name(value: ast.expr | None) -> str | None:
     return None
 
 
-def _parse(text: str) -> ast.Module:
+def parse(text: str) -> ast.Module:
     import warnings
 
     with warnings.catch_warnings():
