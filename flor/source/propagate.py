@@ -277,13 +277,9 @@ class _Names:
     ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
-<<<<<<< HEAD
         self.needed = reads(probe) - coming
-=======
-        self.needed = reads(probe)
         ours = Bindings(new)
         self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
->>>>>>> 82c1c7f2e5e0c5343b08f6c37df962c7fa7f0c61
         self.renames = Renames()
         only_new = located.matcher.only_new
         best = located.places[0]
