@@ -181,16 +181,15 @@ def test_what_is_added_is_all_that_changes(new, old, probe, data):
             found = propagate(Source(version), Source(older), line)
         except NoPlace:
             continue
-        check_added(older, found.text, probe)
+        check_added(older, found.text, in_one_piece=len(found.placed) == 1 and probe[:2] != "if")
 
 
-def check_added(old: str, text: str, probe: str) -> None:
-    """The text is the old one with one piece in between, or, for a block in a line, with three."""
-    grown = len(text) - len(old)
-    head = next((n for n, (a, b) in enumerate(zip(old, text, strict=False)) if a != b), len(old))
-    assert text.count("print") == old.count("print") + 1
-    if text[head + grown :] != old[head:]:
-        assert probe.startswith("if ")
-        rest = iter(text)
-        assert all(char in rest for char in old)
+def check_added(old: str, text: str, in_one_piece: bool) -> None:
+    """The text is the old one with something in between."""
     assert Source(text)
+    assert text.count("print") == old.count("print") + 1
+    head = next((n for n, (a, b) in enumerate(zip(old, text, strict=False)) if a != b), len(old))
+    if in_one_piece:
+        assert text[head + len(text) - len(old) :] == old[head:]
+    rest = iter(text)
+    assert all(char in rest for char in old)

@@ -320,7 +320,7 @@ def _place(here: _Here, probe: Statement) -> Located | None:
     old = here.branch.statements
     k = here.items.index(probe)
     pairs = here.matcher.align(here.items, old, probe, k)
-    if k - 1 not in pairs:
+    if k not in pairs and k - 1 not in pairs:
         inner = _inside_wrapper(here, probe, pairs)
         if inner is not None:
             here.branch, old = inner, inner.statements

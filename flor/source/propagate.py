@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,10 @@ from flor.source.syntax import Source, Statement
 LIKELY = 0.6  # chance of a place that is taken without more ado; else a second one is told
 GUESS = 0.5  # chance below which it is refused, unless it makes no difference
 LEAST = 0.02  # chance of a place that is still tried if the names of better ones have no value
+BOUND = (  # to a function or loop around them
+    *(ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom, ast.Return),
+    *(ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.comprehension),
+)
 DEEP = 8  # statements that need each other
 
 
@@ -188,8 +193,11 @@ class _Mover:
         result = insert(old.text, insertion(place.branch, place.index, probe, text))
         try:
             patched = Source(result)
+            _compile(patched, probe)
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise NoPlace(f"with it the older version would not parse: {error}") from None
+            raise NoPlace(
+                f"with it the older version would not parse: {getattr(error, 'msg', error)}"
+            ) from None
         line = _first_difference(old.text, result)
         grown = len(patched.lines) - len(old.lines)
         self.placed = [
@@ -255,6 +263,15 @@ class _Mover:
         if all(names.unbound(p) for p in located.places if p.chance >= LEAST):
             raise NoPlace(f"{names.unbound(located.places[0])[0]!r} has no value there")
         return self._put(probe, old, located, slicer)
+
+
+def _compile(patched: Source, probe: Statement) -> None:
+    """`await`, `return`, `break` … parse everywhere. Raises SyntaxError."""
+    if any(isinstance(node, BOUND) for node in ast.walk(probe.node)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+            compile(patched.tree, "<flor>", "exec", flags=flags, dont_inherit=True)
 
 
 def _first_difference(old: str, new: str) -> int:
