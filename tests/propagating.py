@@ -12,29 +12,32 @@ from flor.source.syntax import Source
 
 
 def picture(text: str) -> tuple[str, str, list[int]]:
-    """A text, the text without its marked lines, and their numbers.
+    """A program, the program without its marked lines, and the numbers of those marked by `>`.
 
-    A marked line begins with `> ` or `+ `, and the others then with two spaces.
+    Marks are `> ` (the statement) and `+ ` (what comes with it); other lines then begin with two
+    spaces.
     """
     lines = textwrap.dedent(text).strip("\n").split("\n")
-    marked = [n for n, line in enumerate(lines, 1) if line[:1] in (">", "+")]
-    if marked:
+    marks = [line[:1] if line[:1] in (">", "+") else "" for line in lines]
+    if any(marks):
         lines = [line[2:] for line in lines]
-    rest = [line for n, line in enumerate(lines, 1) if n not in marked]
-    return "\n".join(lines) + "\n", "".join(line + "\n" for line in rest), marked
+    rest = [line for line, mark in zip(lines, marks, strict=True) if not mark]
+    whole, without = ("".join(f"{line}\n" for line in part) for part in (lines, rest))
+    return whole, without, [n for n, mark in enumerate(marks, 1) if mark == ">"]
 
 
 def put(new: str, old: str, base: str | None = None) -> Propagation:
-    """Propagate what `>` marks in `new` to `old` without what `+` marks."""
+    """Propagate what `>` marks in `new` to `old` without what is marked there."""
     text, _, lines = picture(new)
-    ground = Source(picture(base)[0]) if base is not None else None
+    ground = Source(picture(base)[1]) if base is not None else None
     return propagate_all(Source(text), Source(picture(old)[1]), lines, ground)
 
 
-def check(new: str, old: str, base: str | None = None) -> Propagation:
-    """What `>` marks in `new` becomes what `+` marks in `old`."""
-    found = put(new, old, base)
-    assert found.text == picture(old)[0]
+def check(new: str, old: str | None = None, base: str | None = None) -> Propagation:
+    """Then `old` is as in the picture; without it, `new` without the marked lines is the old one."""
+    expected = old if old is not None else new
+    found = put(new, expected, base)
+    assert found.text == picture(expected)[0]
     return found
 
 

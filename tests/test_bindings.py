@@ -127,7 +127,9 @@ def test_unbound(text):
     assert not is_bound(text)
 
 
-@pytest.mark.parametrize("name", ["print", "len", "__file__", "__name__", "ValueError", "True"])
+@pytest.mark.parametrize(
+    "name", ["print", "len", "__file__", "__name__", "ValueError", "True", "display"]
+)
 def test_built_in(name):
     assert is_bound("here", name)
 

@@ -11,7 +11,7 @@ from flor.source.propagate import (
     propagate_through,
 )
 from flor.source.syntax import Source
-from tests.propagating import check, picture, put
+from tests.propagating import check, check_refused, picture
 
 # -- FlorET, figure 5.2 ----------------------------------------------------------------------
 
@@ -115,164 +115,108 @@ def test_any_statement(probe):
     check(new, old.replace("net.save", "net.store").replace("range(9)", "range(5)"))
 
 
-PLACES = {
-    "method": """
-      class Trainer:
-          def fit(self, data):
-              self.prepare(data)
-    %         print(data)
-              return self
+PLACES = """
+> print("begin")
+  import functools
+  from task import show
 
-          def test(self, data):
-              self.prepare(data)
-              return data
-    """,
-    "nested function": """
-      def fit(data):
-          def step(x):
-              y = x + 1
-    %         print(y)
+
+  class Trainer:
+      def fit(self, data):
+          self.prepare(data)
+>         print(data)
+          return self
+
+      @functools.cache
+      @functools.wraps(
+          print)
+      def step(self, x):
+          \"\"\"What it does.\"\"\"
+>         print(x)
+          def square(y):
+              y = y * y
+>             print(y)
               return y
-          return [step(x) for x in data]
-    """,
-    "case": """
-      match command:
+          return square(x)
+
+
+  async def main(stream):
+      async for item in stream:
+          async with item as opened:
+              await opened.read()
+>             await show(opened)
+      match stream.command:
           case ["go", where]:
               travel(where)
-    %         print(where)
+>             print(where)
           case {"stop": when}:
               halt(when)
           case _:
               pass
-      """,
-    "except": """
-      try:
-          run()
-      except ValueError as error:
-          report(error)
-    %     print(error)
-      except KeyError:
-          report(None)
-      else:
-          finish()
-      finally:
-          close()
-    """,
-    "else of a try": """
-      try:
-          run()
-      except ValueError as error:
-          report(error)
-      else:
-          finish()
-    %     print("done")
-      finally:
-          close()
-    """,
-    "finally": """
-      try:
-          run()
-      except ValueError as error:
-          report(error)
-      else:
-          finish()
-      finally:
-          close()
-    %     print("done")
-    """,
-    "else of a loop": """
-      for x in data:
-          if x:
-              break
-      else:
-          finish()
-    %     print("done")
-    """,
-    "async": """
-      async def main(stream):
-          async for item in stream:
-              async with item as opened:
-                  await opened.read()
-    %             await show(opened)
-      def show(x):
-          pass
-    """,
-    "decorated": """
-      import functools
-      @functools.cache
-      @functools.wraps(
-          print)
-      def f(x):
-          y = x * x
-    %     print(y)
-          return y
-    """,
-    "main": """
-      import train
-      if __name__ == "__main__":
-          net = train.run()
-    %     print(net)
-          net.save()
-    """,
-    "after a docstring": """
-      def f(x):
-          \"\"\"What it does.\"\"\"
-    %     print(x)
-          y = x * x
-          return y
-    """,
-    "the last": """
-      a = 1
-      b = 2
-    % print(a)
-    """,
-    "the first": """
-    % print("begin")
-      a = 1
-      b = 2
-    """,
-}
 
 
-@pytest.mark.parametrize("where", PLACES)
-def test_any_place(where):
-    check(PLACES[where].replace("%", ">"), PLACES[where].replace("%", "+"))
+  if __name__ == "__main__":
+      for x in range(3):
+          try:
+              run(x)
+          except ValueError as error:
+              report(error)
+>             print(error)
+          except KeyError:
+              report(None)
+          else:
+              finish(x)
+>             print("done")
+          finally:
+              close()
+>             print("closed")
+      else:
+          celebrate()
+>         print("all")
+  x = 1
+> print(x)
+"""
 
 
-@pytest.mark.parametrize(
-    ("new", "old", "line", "expected"),
-    [
-        ("if x: a()\n", "if x: a()\n", 1, "if x: a()\n"),
-        ("a()\nb(); print(0); c()\n", "a()\nb(); c()\n", 2, "a()\nb(); c()\n"),
-        ("if 1:\n    a()\n    print(1)\n", "if 1: a()\n", 3, "if 1: a(); print(1)\n"),
-        ("if 1:\n    print(1)\n    a()\n", "if 1: a()\n", 2, "if 1: print(1); a()\n"),
-        ("if 1: a()\nprint(1)\n", "if 1: a()\n", 2, "if 1: a()\nprint(1)\n"),
-        ("a()\nprint(1)\nb()\n", "a(); b()\n", 2, "a(); print(1); b()\n"),
-        ("a()\nif 1:\n\tc()\nb()\n", "a(); b()\n", 2, None),
-        (
-            "if 1:\n    a()\n    for i in range(3):\n        print(i)\n",
-            "if 1: a()\n",
-            3,
-            "if 1: \n    a()\n    for i in range(3):\n        print(i)\n",
-        ),
-        ("while 1:\n\ta()\n\tprint(1)\n", "while 1:\n  a()\n", 3, "while 1:\n  a()\n  print(1)\n"),
-        (
-            "def f():\n    a = 1\n    if a:\n        print(a)\n    return a\n",
-            "def f():\n\ta = 1\n\treturn a\n",
-            3,
-            "def f():\n\ta = 1\n\tif a:\n\t\tprint(a)\n\treturn a\n",
-        ),
-    ],
-)
+def test_any_place():
+    check(PLACES)
+    check(PLACES, PLACES.replace("range(3)", "(1, 2)").replace("run(x)", "start(x, 1)"))
+
+
+ONE_LINE = [
+    ("a()\nb(); print(0); c()\n", "a()\nb(); c()\n", 2, "a()\nb(); c()\n"),
+    ("if 1:\n    a()\n    print(1)\n", "if 1: a()\n", 3, "if 1: a(); print(1)\n"),
+    ("if 1:\n    print(1)\n    a()\n", "if 1: a()\n", 2, "if 1: print(1); a()\n"),
+    ("if 1: a()\nprint(1)\n", "if 1: a()\n", 2, "if 1: a()\nprint(1)\n"),
+    ("a()\nprint(1)\nb()\n", "a(); b()\n", 2, "a(); print(1); b()\n"),
+    ("a()\nfor i in x: c(i)\nb()\n", "a()\nb()\n", 2, "a()\nfor i in x: c(i)\nb()\n"),
+    (
+        "if 1:\n    a()\n    if a: c(\n     )\n",
+        "if 1: a()\n",
+        3,
+        "if 1: \n    a()\n    if a: c(\n     )\n",
+    ),
+    ("while 1:\n\ta()\n\tb(1)\n", "while 1:\n  a()\n", 3, "while 1:\n  a()\n  b(1)\n"),
+    (
+        "def f():\n  a()\n  if 1:\n    b()\n  return a\n",
+        "def f():\n\ta()\n\treturn a\n",
+        3,
+        "def f():\n\ta()\n\tif 1:\n\t\tb()\n\treturn a\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("new", "old", "line", "expected"), ONE_LINE)
 def test_lines_with_several_statements_and_other_indentation(new, old, line, expected):
-    text = patched(preamble(new), preamble(old), line + 1)
-    if expected is not None:
-        assert text == preamble(expected)
-    assert Source(text)
+    before = "x = a = b = c = int\n"
+    assert patched(before + new, before + old, line + 1) == before + expected
 
 
-def preamble(text: str) -> str:
-    return "x = a = b = c = int\n" + text
+@pytest.mark.parametrize("probe", ["await x", "async with x: pass", "[y async for y in x]"])
+def test_what_needs_a_function_that_waits(probe):
+    text = "  async def f(x):\n      g(x)\n>     {}\n"
+    check(text.format(probe))
+    check_refused(text.format(probe), text.replace("async def", "def"), "would not parse.*async")
 
 
 def test_several_probes():
@@ -300,14 +244,7 @@ def test_several_probes():
 
 
 def test_several_probes_next_to_each_other_keep_their_order():
-    text = """
-      a = 1
-    % print("one")
-    % print("two")
-    % print("three")
-      b = 2
-    """
-    check(text.replace("%", ">"), text.replace("%", "+"))
+    check("  a = 1\n> print(1)\n> print(2)\n> print(3)\n  b = 2")
 
 
 def test_all_of_several_probes_or_none():
@@ -342,37 +279,17 @@ def test_a_loop_of_flor_is_found_by_its_name():
 
 
 def test_a_record_of_another_name_is_another_statement():
-    check(
-        """
-          import flor
-          loss = acc = 1
-          flor.log("loss", loss)
-        > flor.log("acc", acc)
-        """,
-        """
-          import flor
-          loss = acc = 1
-          flor.log("loss", loss)
-        + flor.log("acc", acc)
-        """,
-    )
+    check("  import flor\n  a = b = 1\n  flor.log('a', a)\n> flor.log('b', b)")
 
 
-@pytest.mark.parametrize("there", ["print(a)", "print( a )  # more", "flor.log('a', a)"])
-def test_what_is_there_already(there):
-    probe = there if "flor" not in there else 'flor.log("a", a)'
-    new = f"import flor\na = 1\n{probe.split('  #')[0]}\nb = 2\n"
+@pytest.mark.parametrize(
+    ("probe", "there"),
+    [("print(a)", "print( a )  # more"), ("flor.log('a', a)", 'flor.log("a", float(a))')],
+)
+def test_what_is_there_already(probe, there):
     old = f"import flor\na = 1\n{there}\nb = 3\n"
-    found = propagate(Source(new), Source(old), 3)
-    assert found.text == old
-    assert found.probe.already
-    assert found.probe.line == 3
-
-
-def test_a_record_of_the_name_is_there_already():
-    new, old = "import flor\na = 1\n{}\nb = 2\n".format, "import flor\na = 1\n{}\nb = 2\n".format
-    found = propagate(Source(new('flor.log("a", a)')), Source(old('flor.log("a", float(a))')), 3)
-    assert found.probe.already
+    found = propagate(Source(f"import flor\na = 1\n{probe}\nb = 2\n"), Source(old), 3)
+    assert (found.text, found.probe.already, found.probe.line) == (old, True, 3)
 
 
 def test_the_statements_that_log_a_name():
@@ -478,10 +395,8 @@ def test_the_direct_way_is_taken_where_it_works():
     assert (found.text, found.between) == (new, 0)
 
 
-def test_nothing_is_propagated_to_itself_twice():
-    """What has been put into a version is found there."""
-    text, _, lines = picture(TRAINING % ">         print(loss)")
-    first = put(TRAINING % ">         print(loss)", TRAINING % "+         print(loss)")
-    again = propagate_all(Source(text), Source(first.text), lines)
-    assert again.text == first.text
-    assert again.probe.already
+def test_what_has_been_put_into_a_version_is_found_there():
+    text, _, lines = picture(PLACES)
+    again = propagate_all(Source(text), Source(check(PLACES).text), lines)
+    assert again.text == text
+    assert all(item.already for item in again.placed)

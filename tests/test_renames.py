@@ -207,3 +207,9 @@ def test_renames_are_told():
     new, old = text.replace("%", ">"), text.replace("%", "+")
     found = check(new.replace("NAME", "loss"), old.replace("NAME", "cost"))
     assert found.probe.renames == Renames({"loss": "cost"}, {}, {})
+
+
+def test_nothing_is_renamed_to_a_constant():
+    new = "  try:\n      f()\n  except E as error:\n      g(error)\n>     print(error)"
+    old = "  try:\n      f()\n  except E:\n      g(None)\n"
+    check_refused(new, old, "'error'")

@@ -11,7 +11,8 @@ from flor.source.syntax import Branch, Source, Statement
 
 ALWAYS = BUILTINS | words(
     "__file__ __name__ __doc__ __spec__ __loader__ __package__ __builtins__ __path__ __debug__ "
-    "__annotations__ __cached__"
+    "__annotations__ __cached__ "
+    "display get_ipython"  # in a notebook
 )
 
 
