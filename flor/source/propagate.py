@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
-from flor.source.bindings import Bindings, reads
+from flor.source.bindings import Bindings
 from flor.source.match import definition
 from flor.source.placing import Anchor, Located, Missing, Place, locate
 from flor.source.renames import Renames, Votes, apply
@@ -294,8 +294,8 @@ class _Names:
     ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
-        self.needed = reads(probe) - coming
         ours = Bindings(new)
+        self.needed = ours.gets(probe) - coming
         self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
         self.renames = Renames()
         only_new = located.matcher.only_new
