@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from flor.source.names import SCOPED
 
 
+NAMED = (*SCOPED, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+
+
 @dataclass(frozen=True)
 class Uses:
     """Names; `self.x` counts as `.x`. What is changed is read as well."""
@@ -34,8 +37,8 @@ def uses(root: ast.AST) -> Uses:
                 (reads if isinstance(node.ctx, ast.Load) else binds).add("." + node.attr)
         elif isinstance(node, ast.alias):
             binds.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, SCOPED) or (
-            isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name
+        elif isinstance(node, NAMED) and node.name:
+            binds.add(node.name)
         ):
             binds.add(node.name)
         elif isinstance(node, ast.MatchMapping) and node.rest:
