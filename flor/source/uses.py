@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from flor.source.names import SCOPED
 
-
 NAMED = (*SCOPED, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
@@ -38,8 +37,6 @@ def uses(root: ast.AST) -> Uses:
         elif isinstance(node, ast.alias):
             binds.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, NAMED) and node.name:
-            binds.add(node.name)
-        ):
             binds.add(node.name)
         elif isinstance(node, ast.MatchMapping) and node.rest:
             binds.add(node.rest)
