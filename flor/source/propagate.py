@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
 from flor.source.bindings import Bindings
-from flor.source.match import definition
+from flor.source.match import Matcher, definition
 from flor.source.placing import Anchor, Located, Missing, Place, locate
 from flor.source.renames import Renames, Votes, apply
 from flor.source.slices import Slicer
@@ -294,7 +294,7 @@ class _Names:
     ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
-        ours = Bindings(new)
+        self.ours = ours = Bindings(new)
         self.needed = ours.gets(probe) - coming
         self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
         self.renames = Renames()
@@ -322,7 +322,7 @@ class _Names:
         return self.bindings.is_bound(was, place.branch, place.index, local=local)
 
     def _was(self, votes: Votes, name: str) -> str | None:
-        return votes.winner("name", name) or self._definition(name)
+        return votes.winner("name", name) or self._definition(name) or self._outer(name)
 
     def _definition(self, name: str) -> str | None:
         """The older name of a function or class of the module."""
@@ -331,6 +331,19 @@ class _Names:
                 found = definition(statement, self.new.module, self.old.module)
                 return found.name if found is not None else None
         return None
+
+    def _outer(self, name: str) -> str | None:
+        """The older name of a variable of the module or of an enclosing function."""
+        owner = self.ours.scope(self.probe.branch).owner(name).node
+        for new, old in self.located.scopes:
+            if new.node is owner:
+                return Votes(Matcher(new.bag, old.bag), [(new, old)]).winner("name", name)
+        if owner is not self.new.tree:
+            return None
+        matcher = Matcher(self.new.bag, self.old.bag)
+        ours, theirs = self.new.module.statements, self.old.module.statements
+        pairs = [(ours[i], theirs[j]) for i, j in matcher.align(ours, theirs).items()]
+        return Votes(matcher, pairs).winner("name", name)
 
     def _attributes(self) -> set[str]:
         nodes = ast.walk(self.probe.node)
