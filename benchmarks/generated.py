@@ -101,8 +101,9 @@ def noise(text: str, rng: Random) -> str:
 
 def permute(text: str, rng: Random) -> str:
     """Neighbours that are independent change places, again and again."""
+    branches = _branches(text)
     for _ in range(SWAPS):
-        branch = rng.choice([b for b in _branches(text) if len(b) > 1])
+        branch = rng.choice([b for b in branches if len(b) > 1])
         i = rng.randrange(len(branch) - 1)
         first, second = branch[i], branch[i + 1]
         if _is_docstring(first) or not edits.independent(first, second):
@@ -111,11 +112,18 @@ def permute(text: str, rng: Random) -> str:
         begin, middle, end = edits.first_line(first) - 1, first.end_lineno, second.end_lineno
         lines[begin:end] = lines[middle:end] + lines[begin:middle]
         text = "\n".join(lines)
+        branches = _branches(text)
     return text
 
 
 def _branches(text: str) -> list[list[ast.stmt]]:
-    return [branch for node in ast.walk(ast.parse(text)) for branch in edits.branches(node)]
+    found: list[list[ast.stmt]] = []
+    left: list[ast.AST] = [ast.parse(text)]
+    while left:
+        for branch in edits.branches(left.pop()):
+            found.append(branch)
+            left += branch
+    return found
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -13,7 +13,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -194,10 +194,10 @@ def _of_size(ordered: list[Pair], size: str, count: int, rng: Random) -> list[Ca
                 case = real(pair, *both)
                 if case is None or case.size != size or made["real"] >= count:
                     continue
-                for one in (case, *variants(case, *both, rng)):
-                    if made[one.kind] < limits.get(one.kind, count):
-                        made[one.kind] += 1
-                        found.append(one)
+                wanted = {kind for kind, limit in limits.items() if made[kind] < limit}
+                some = [case, *variants(case, *both, wanted, rng)]
+                made.update(one.kind for one in some)
+                found += some
             if made["real"] >= count:
                 return found
     return found
@@ -228,16 +228,21 @@ def real(pair: Pair, new: Found, old: Found) -> Case | None:
     return case if edits.parses(case.old) else None
 
 
-def variants(case: Case, new: Found, old: Found, rng: Random) -> Iterable[Case]:
+def variants(case: Case, new: Found, old: Found, kinds: set[str], rng: Random) -> Iterator[Case]:
     """The same with other names, and those that have to be refused."""
+    if not kinds:
+        return
     tree = ast.parse(case.expected)
-    made = [
-        renamed(case, tree, new, old, rng),
-        missing_scope(case, tree, old),
-        missing_block(case, old),
-        unbound(case, new, rng),
-    ]
-    return [one for one in made if one is not None and edits.parses(one.old)]
+    ways: dict[str, Callable[[], Case | None]] = {
+        "renamed": lambda: renamed(case, tree, new, old, rng),
+        SCOPE: lambda: missing_scope(case, tree, old),
+        SPAN: lambda: missing_block(case, old),
+        UNBOUND: lambda: unbound(case, new, rng),
+    }
+    for kind, way in ways.items():
+        made = way() if kind in kinds else None
+        if made is not None and edits.parses(made.old):
+            yield made
 
 
 def renamed(case: Case, tree: ast.Module, new: Found, old: Found, rng: Random) -> Case | None:

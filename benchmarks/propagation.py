@@ -39,7 +39,7 @@ from histories import NEGATIVE, SIZES, Case
 CASES = 1500
 PEER_CASES = 40  # of each row, for the peer that takes seconds
 GENERATED = 160  # of each kind of edit
-LIMIT = 60  # seconds of CPU time for a case; then it counts as refused
+LIMIT = 60  # seconds for a case; then it counts as refused
 SEED = 7
 CHILD = """
 import json, signal, sys, time
@@ -48,17 +48,17 @@ def late(*_):
     raise TimeoutError("more than {limit} s")
 
 {place}
-signal.signal(signal.SIGPROF, late)
+signal.signal(signal.SIGALRM, late)
 answers, sys.stdout = sys.stdout, sys.stderr
 for line in sys.stdin:
     case = json.loads(line)
     began = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, {limit})
+    signal.setitimer(signal.ITIMER_REAL, {limit})
     try:
         text, why = place(case), ""
     except Exception as error:
         text, why = None, f"{{type(error).__name__}}: {{error}}"
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     seconds = time.process_time() - began
     print(json.dumps({{"text": text, "why": why, "seconds": seconds}}), file=answers, flush=True)
 """
