@@ -37,7 +37,7 @@ from harness import Figure
 from histories import NEGATIVE, SIZES, Case
 
 CASES = 1500
-PEER_CASES = 40  # of each row, for the peer that takes seconds
+PEER_CASES = 25  # of each row, for the peer that takes seconds
 GENERATED = 160  # of each kind of edit
 LIMIT = 60  # seconds for a case; then it counts as refused
 SEED = 7
@@ -132,10 +132,10 @@ def all_cases(cache: Path, count: int) -> list[Case]:
 
 
 def few(cases: Iterable[Case], count: int) -> list[Case]:
-    """So many of each kind and size, evenly spaced."""
+    """So many of each kind, and of each size of the real ones, evenly spaced."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.kind, case.size), []).append(case)
+        groups.setdefault((case.kind, case.size if case.kind == "real" else ""), []).append(case)
     picked = []
     for group in groups.values():
         step = max(1, len(group) / count)
@@ -219,8 +219,9 @@ def figures(found: dict[str, list[Verdict]]) -> list[Figure]:
         picked = {name: [v for v in all_ if chosen(v.case)] for name, all_ in found.items()}
         more = outcome == "right" or (outcome == "refused" and "refused" in what)
         shares = {name: share(one, outcome, more) for name, one in picked.items() if one}
-        counts = sorted({len(one) for one in picked.values() if one}, reverse=True)
-        label = f"{what} ({' or '.join(map(str, counts))} cases)"
+        most = max(len(one) for one in picked.values())
+        fewer = [f"; {n} {len(one)}" for n, one in picked.items() if one and len(one) < most]
+        label = f"{what} ({most:,} cases{''.join(fewer)})"
         ours = shares.pop("flor", None)
         rows.append(Figure(label, "%", goal, ours, shares, more_is_better=more))
 
@@ -278,10 +279,13 @@ def write_failures(path: Path, found: list[Verdict]) -> None:
 
 
 def measure_propagation(chosen: argparse.Namespace) -> list[Figure]:
+    warnings.filterwarnings("ignore", category=SyntaxWarning)  # of the files that are parsed
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
     try:
         cases = all_cases(chosen.cache, chosen.cases)
     except releases.Offline as error:
-        print(f"the cases are made of releases on PyPI, which cannot be had: {error}")
+        said = f"the cases are made of releases on PyPI, and the network is not there: {error}"
+        print(said, file=sys.stderr)
         raise SystemExit(2) from None
     print(f"  {Counter((case.kind, case.size) for case in cases)}", file=sys.stderr)
     found: dict[str, list[Verdict]] = {}
@@ -317,6 +321,4 @@ def measure(subjects: object = None, rounds: int | None = None) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", SyntaxWarning)
-    warnings.simplefilter("ignore", DeprecationWarning)
     print(harness.table(measure_propagation(parser().parse_args())))
