@@ -273,6 +273,37 @@ def pull(run: str, dry_run: bool) -> None:
 
 
 @app.command()
+@click.argument("new")
+@click.argument("old")
+@click.option("--line", "lines", metavar="N", multiple=True, help="Of NEW; of a notebook CELL:N.")
+@click.option("--name", "names", multiple=True, help="What logs this name in NEW.")
+@click.option("--base", metavar="FILE", help="NEW before the statement was added.")
+@click.option("--via", metavar="FILE", multiple=True, help="A version between, newest first.")
+@click.option("--diff", is_flag=True, help="Print a unified diff.")
+@click.option("--json", "as_json", is_flag=True, help="Print where it was put, and why there.")
+def propagate(
+    new: str,
+    old: str,
+    lines: tuple[str, ...],
+    names: tuple[str, ...],
+    base: str | None,
+    via: tuple[str, ...],
+    diff: bool,
+    as_json: bool,
+) -> None:
+    """Put a statement of NEW into OLD, where it belongs, and print OLD with it.
+
+    NEW and OLD are files or notebooks; or REV:FILE, or for OLD just REV, of the git repository.
+    The statement gets the names that OLD uses, and brings what it needs and OLD lacks. Nothing is
+    written. Where OLD has no such place, the exit status is 3, and stderr says what is missing.
+    """
+    from flor.cli import propagating
+
+    forms = {"diff": diff, "as_json": as_json}
+    sys.exit(propagating.propagate(new, old, lines, names, base, via, **forms))
+
+
+@app.command()
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @click.option(
     "--grace",

@@ -37,6 +37,10 @@ class Bindings:
             for node in module.parts
         )
 
+    def is_local(self, name: str, branch: Branch) -> bool:
+        """Whether a name is a function's own in a branch."""
+        return name in (owner := self.scope(branch).owner(name)).binds and bool(owner.parent)
+
     def scope(self, branch: Branch) -> Scope:
         """The scope that a branch runs in."""
         for outer in branch.around():
@@ -46,9 +50,12 @@ class Bindings:
                 return self.source.scopes[outer.owner.node]
         raise AssertionError
 
-    def is_bound(self, name: str, branch: Branch, index: int) -> bool:
-        """Whether a name may have a value before statement `index` of a branch."""
-        if name in ALWAYS or name in self._declared or self._all:
+    def is_bound(self, name: str, branch: Branch, index: int, *, local: bool = False) -> bool:
+        """Whether a name may have a value before statement `index` of a branch.
+
+        `local`: it is known to be no name of the module, so that no `import *` can bind it.
+        """
+        if name in ALWAYS or name in self._declared or (self._all and not local):
             return True
         here = self.scope(branch)
         owner = here.owner(name)

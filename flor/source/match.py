@@ -14,12 +14,14 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log2
 
 from flor.source.syntax import Branch, Source, Statement, Tokens
 
 ALIKE = 0.5  # statements that are at least so similar may be the same one
 RENAMED = 0.6  # the same for definitions with different names
+LITTLE = 12  # words; blocks with fewer can be in others by chance
 CLEARLY = 0.1  # so much better than the second best
 MOST_PAIRS = 40_000  # compared in one gap between anchors; beyond that only equal ones count
 FOREIGN = "·"  # stands for each name that only one version has
@@ -92,6 +94,10 @@ class Matcher:
             return 0.8 * body if body >= 0.7 else 0.0
         if new.kind == "Try":
             return 0.99 * body
+        if head == 1 and new.kind == old.kind and _within(new, old):
+            return 0.9 + 0.09 * body
+        if new.kind == old.kind:
+            body = max(body, 0.9 * self._overlap(new, old))
         return min(0.99, max(0.45 * head + 0.55 * body, 0.6 * (head == 1) + 0.4 * body))
 
     def _simple(self, new: Statement, old: Statement) -> float:
@@ -131,6 +137,14 @@ class Matcher:
         strange = min(strange_left, strange_right)
         size = left.total() + right.total() + 0.7 * (strange_left + strange_right)
         return 2 * (common + strange_counts * strange) / size if size else 0.0
+
+    def _overlap(self, new: Statement, old: Statement) -> float:
+        """How much of the smaller one of two blocks is in the larger one."""
+        (left, _), (right, _) = self._bag(new, True), self._bag(old, False)
+        size = min(left.total(), right.total())
+        if size < LITTLE:
+            return 0.0
+        return sum(min(n, right[token]) for token, n in left.items() if token in right) / size
 
     # --- two lists of statements ----------------------------------------------------------------
 
@@ -205,7 +219,8 @@ class Matcher:
 
     def _gain(self, a: Statement, b: Statement, probe: Statement | None, exact: bool) -> float:
         if exact or a is probe:
-            return 1.0 if a.key == b.key and a.tokens == b.tokens else 0.0
+            logs = a is probe and (a.anchor or "").startswith("log:") and a.anchor == b.anchor
+            return 1.0 if logs or (a.key == b.key and a.tokens == b.tokens) else 0.0
         alike = self.similarity(a, b)
         return alike if alike >= ALIKE else 0.0
 
@@ -376,11 +391,21 @@ def dice(left: Counter[str], right: Counter[str]) -> float:
     return 2 * sum(min(n, large[token]) for token, n in small.items() if token in large) / size
 
 
+def _within(new: Statement, old: Statement) -> bool:
+    """Whether all that is in one of two blocks is in the other one."""
+    ours = {s.key for s in new.walk() if s is not new}
+    theirs = {s.key for s in old.walk() if s is not old}
+    return ours <= theirs or theirs <= ours
+
+
 def _sequence(left: Tokens, right: Tokens) -> float:
     """How alike two heads are, by their words."""
     if left == right:
         return 1.0
-    return 0.98 * dice(Counter(_words(left)), Counter(_words(right)))
+    ours, theirs = Counter(_words(left)), Counter(_words(right))
+    shared = (ours & theirs).total()
+    fewer = min(ours.total(), theirs.total())
+    return max(0.98 * dice(ours, theirs), 0.7 * shared / fewer if fewer else 0.0)
 
 
 def _words(head: Tokens) -> list[str]:
@@ -393,7 +418,7 @@ def _names(bag: Counter[str]) -> set[str]:
 
 def _increasing(pairs: list[tuple[int, int]], weights: list[float]) -> list[tuple[int, int]]:
     """The heaviest part of the pairs whose second numbers increase."""
-    if all(a[1] < b[1] for a, b in zip(pairs, pairs[1:], strict=False)):
+    if all(a[1] < b[1] for a, b in pairwise(pairs)):
         return pairs
     order = {j: rank for rank, j in enumerate(sorted(j for _, j in pairs), 1)}
     tree: list[tuple[float, int]] = [(0.0, -1)] * (len(pairs) + 1)  # best chain up to a rank

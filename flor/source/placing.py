@@ -8,9 +8,12 @@ versions have, by what the statement reads and binds, and by comments and blank 
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp
+from typing import NamedTuple
 
 from flor.source.match import Matcher, Pairs, definition, dice, elsewhere
 from flor.source.syntax import Branch, Source, Statement
@@ -33,7 +36,8 @@ class Place:
 
     branch: Branch
     index: int
-    score: float
+    score: float  # the higher the better
+    chance: float = 1.0  # that it is this one of all places in the block
 
     @property
     def line(self) -> int:
@@ -54,7 +58,15 @@ class Located:
     notes: list[str] = field(default_factory=list)
     pairs: list[tuple[Statement, Statement]] = field(default_factory=list)
     there: Statement | None = None  # the older version has it already
+    twins: list[int] = field(
+        default_factory=list
+    )  # places beside statements equal to its neighbour
     scopes: list[tuple[Statement, Statement]] = field(default_factory=list)
+
+    def twin_places(self) -> list[Place]:
+        """Places that are as good as the best one, since what is next to them is the same."""
+        best, *others = self.places
+        return [p for p in others if p.index in self.twins and p.index != best.index]
 
 
 class Missing(Exception):
@@ -95,18 +107,16 @@ def locate(new: Source, old: Source, probe: Statement) -> Located:
             here.scopes.append((container, found))
             here.matcher = Matcher(container.bag, found.bag)
             here.items, here.branch = below.branch.statements, found.branches[0]
-        else:
-            if _enter(here, container, below) is None:
-                missing = _missing_branch(below.branch)
-                if _recover(here, probe):
-                    return _place(here, probe) or _among_neighbours(new, old, here, missing)
-                return _among_neighbours(new, old, here, missing)
-    found = _place(here, probe)
-    if found is not None:
-        return found
-    missing = f"what is next to it in {_where(here.branch)}"
-    if _recover(here, probe):
-        found = _place(here, probe)
+        elif not _enter(here, container, below):
+            return _recovered(new, old, here, _missing_branch(below.branch))
+    return _place(here, probe) or _recovered(
+        new, old, here, f"what is next to it in {_where(here.branch)}"
+    )
+
+
+def _recovered(new: Source, old: Source, here: _Here, missing: str) -> Located:
+    """Where the way inwards found no place: by content. Raises Missing."""
+    found = _place(here, here.probe) if _recover(here, here.probe) else None
     return found or _among_neighbours(new, old, here, missing)
 
 
@@ -144,7 +154,7 @@ def _missing_branch(branch: Branch) -> str:
 # --- inwards ------------------------------------------------------------------------------------
 
 
-def _enter(here: _Here, container: Statement, below: Statement) -> bool | None:
+def _enter(here: _Here, container: Statement, below: Statement) -> bool:
     """Go into the block of the older version that corresponds to a block of the new one."""
     matcher, old = here.matcher, here.branch.statements
     at = here.items.index(container)
@@ -181,7 +191,7 @@ def _wrapped(here: _Here, container: Statement) -> Statement | None:
     return best[2] if len(others) == 1 else None
 
 
-def _unwrapped(here: _Here, container: Statement, below: Statement) -> bool | None:
+def _unwrapped(here: _Here, container: Statement, below: Statement) -> bool:
     """Where the older version has the container's content without the container."""
     at = here.items.index(container)
     inside = below.branch.statements
@@ -189,14 +199,13 @@ def _unwrapped(here: _Here, container: Statement, below: Statement) -> bool | No
     old = here.branch.statements
     where = items.index(below)
     pairs = here.matcher.align(items, old, below, where)
-    near = [i for i in (where - 1, where + 1) if at <= i < at + len(inside)]
-    if below.is_compound and not below.is_definition and where in pairs:
-        near.append(where)
-    close = [
-        i for i in near if i in pairs and here.matcher.similarity(items[i], old[pairs[i]]) >= CLOSE
-    ]
+    near = [i for i in range(where - 3, where + 4) if at <= i < at + len(inside) and i in pairs]
+    if below.is_definition and where in near:
+        near.remove(where)
+    alike = {i: here.matcher.similarity(items[i], old[pairs[i]]) for i in near}
+    close = [i for i in near if alike[i] >= (CLOSE if abs(i - where) <= 1 else 1.0)]
     if not close:
-        return None
+        return False
     here.notes.append(f"the older version has no block `{below.branch.title()}` around it")
     here.items = items
     return True
@@ -243,7 +252,7 @@ def _best_branch(
     for number, other in enumerate(among):
         content = other.bag - probe.bag if other is probe.branch else other.bag
         alike = dice(bag, content)
-        head = 0.3 * (branch.head == other.head and _top(branch) == _top(other))
+        head = 0.3 * (bool(_top(branch)) and _top(branch) == _top(other))
         scored.append((alike + head, -number))
     scored.sort(reverse=True)
     if not scored or scored[0][0] < 0.5:
@@ -254,7 +263,10 @@ def _best_branch(
 
 
 def _top(branch: Branch) -> tuple[str, ...]:
-    return branch.owner.head if branch.owner is not None else ()
+    """What leads to a block, as far as that is its own."""
+    if branch.kind != "body" or branch.owner is None:
+        return branch.head if branch.kind not in ("else", "try", "finally") else ()
+    return branch.owner.head
 
 
 def _among_neighbours(new: Source, old: Source, here: _Here, missing: str) -> Located:
@@ -306,8 +318,8 @@ def _place(here: _Here, probe: Statement) -> Located | None:
     old = here.branch.statements
     k = here.items.index(probe)
     pairs = here.matcher.align(here.items, old, probe, k)
-    if not _near(pairs, k):
-        inner = _inside_wrapper(here, probe)
+    if k - 1 not in pairs:
+        inner = _inside_wrapper(here, probe, pairs)
         if inner is not None:
             here.branch, old = inner, inner.statements
             pairs = here.matcher.align(here.items, old, probe, k)
@@ -321,46 +333,120 @@ def _place(here: _Here, probe: Statement) -> Located | None:
         if i != k
     ]
     there = old[pairs[k]] if k in pairs else None
+    _note_rebindings(here, probe, k, pairs.keys() | moved.keys())
     scorer = _Scorer(here, probe, k, pairs, similar, moved)
-    places = sorted(scorer.places(), key=lambda place: -place.score)
-    found = Located(places, anchors[:6], here.matcher, here.notes, here.pairs, there, here.scopes)
+    places = _with_chances(scorer.places())
+    found = Located(
+        *(places, anchors[:6], here.matcher, here.notes, here.pairs),
+        there=there,
+        scopes=here.scopes,
+    )
+    found.twins = scorer.twins()
     if there is None and not _is_founded(here, probe, k, pairs):
         return None
     return found
+
+
+def _note_rebindings(here: _Here, probe: Statement, k: int, known: Collection[int]) -> None:
+    """Name what the new version alone does to a variable before the probe reads it."""
+    told: set[str] = set()
+    for i in range(k - 1, -1, -1):
+        statement = here.items[i]
+        names = (statement.uses.binds & probe.uses.reads) - told
+        told |= names
+        if names and i not in known and not statement.is_definition:
+            what = ", ".join(sorted(name.lstrip(".") for name in names))
+            here.notes.append(
+                f"line {statement.first_line} of the new version assigns {what}; the older version "
+                "has no such statement"
+            )
+
+
+def _with_chances(places: list[Place]) -> list[Place]:
+    """The best one first."""
+    best = max(place.score for place in places)
+    total = sum(exp(place.score - best) for place in places)
+    found = [replace(place, chance=exp(place.score - best) / total) for place in places]
+    return sorted(found, key=lambda place: -place.score)
 
 
 def _where(branch: Branch) -> str:
     return f"the block `{branch.title()}`" if branch.owner is not None else "the module"
 
 
-def _near(pairs: Pairs, k: int) -> bool:
-    return k - 1 in pairs or k + 1 in pairs
-
-
 def _is_founded(here: _Here, probe: Statement, k: int, pairs: Pairs) -> bool:
     """Whether enough of what is around the probe is in the older block."""
     if any(i in pairs for i in range(k - 3, k + 4) if i != k):
         return True
-    return len(here.items) == 1 or not here.branch.statements
+    first = 1 if here.items[0].is_docstring else 0
+    if k in (first, len(here.items) - 1):
+        return True
+    comments, _ = _before(probe.source, here.items, k)
+    old = here.branch.statements
+    theirs = [_before(here.branch.source, old, place)[0] for place in range(len(old) + 1)]
+    return any(comments & there for there in theirs)
 
 
-def _inside_wrapper(here: _Here, probe: Statement) -> Branch | None:
-    """The branch in a block of the older version that holds the probe's neighbours."""
-    k = here.items.index(probe)
-    near = [here.items[i] for i in (k - 1, k + 1) if 0 <= i < len(here.items)]
+def _inside_wrapper(here: _Here, probe: Statement, pairs: Pairs) -> Branch | None:
+    """The block within the older version's one that holds what is next to the probe: both of its
+    neighbours; or it is a `with`, the one before is its last, and the one after follows it."""
+    k, old = here.items.index(probe), here.branch.statements
+    alike = here.matcher.similarity
+    before = here.items[k - 1] if k else None
+    after = here.items[k + 1] if k + 1 < len(here.items) else None
+    near = [s for s in (before, after) if s is not None]
+    taken = set(pairs.values())
     found: list[tuple[float, int, Branch]] = []
-    for wrapper in here.branch.statements:
-        if not wrapper.is_compound or wrapper.is_definition:
+    for j, wrapper in enumerate(old):
+        if not wrapper.is_compound or wrapper.is_definition or j in taken:
             continue
         for inner in wrapper.walk():
             for branch in inner.branches if inner.is_compound and not inner.is_definition else ():
                 score = sum(
-                    max((here.matcher.similarity(s, t) for t in branch.statements), default=0.0)
-                    for s in near
+                    max((alike(s, t) for t in branch.statements), default=0.0) for s in near
                 )
+                if k + 1 in pairs and before is not None:
+                    follows = pairs[k + 1] == j + 1 and inner is wrapper and wrapper.kind == "With"
+                    score = follows * len(near) * alike(before, branch.statements[-1])
                 if score >= 0.9 * len(near):
                     found.append((score, -len(found), branch))
     return max(found)[2] if found else None
+
+
+class Weights(NamedTuple):
+    """What each piece of evidence counts for a place, against those beside it."""
+
+    order: float  # a statement that both have is on the side where it was
+    order_near: float  # the same, for the names that it has in common with the probe
+    moved: float  # the same, for one that is now in another order
+    rest: float  # the same, for two that are only a little alike
+    behind: float  # directly behind the nearest one before
+    before: float  # directly before the nearest one after
+    begin: float  # at the block's beginning, where the probe is
+    end: float
+    comment: float  # behind the comment that the probe is behind
+    comment_after: float
+    blank: float  # a blank line is at both places
+    blank_lost: float
+    blank_new: float
+    binds: float  # behind what binds a name that it reads
+    changes: float
+    reads: float  # before what reads a name that it binds
+    dead: float  # behind what overwrites a name that it binds
+    number: float  # as many statements without a partner are between it and its neighbours
+    kind_before: float  # the statement before is of the same kind as it was
+    kind_after: float
+    like: float  # beside statements that are like it
+
+
+# Fitted to where statements stand in older versions of public packages, so that the exponentials of
+# two places' scores are to each other as their chances; benchmarks/propagation.py tells how good.
+WEIGHTS = Weights(
+    order=3.6, order_near=1.8, moved=1.0, rest=1.6, behind=1.2, before=0.95, begin=1.3, end=1.0,
+    comment=1.8, comment_after=0.8, blank=0.6, blank_lost=-0.5, blank_new=-0.1,
+    binds=1.1, changes=0.1, reads=1.0, dead=1.9, number=0.3, kind_before=0.2, kind_after=0.2,
+    like=0.3,
+)  # fmt: skip
 
 
 class _Scorer:
@@ -380,19 +466,42 @@ class _Scorer:
         self.probe, self.k, self.pairs, self.similar = probe, k, pairs, similar
         self.moved = moved
         self.uses = probe.uses
+        both = pairs | moved
+        self.low = max((i for i in both if i < k), default=-1)
+        self.high = min((i for i in both if i > k), default=len(self.items))
+        self.both = both
+        self.first, self.last = self._first(), self._last()
+        self.found = [dict.fromkeys(Weights._fields, 0.0) for _ in range(len(self.old) + 1)]
 
     def places(self) -> list[Place]:
-        count = len(self.old)
-        scores = [0.0] * (count + 1)
-        self._add_pairs(scores)
-        self._add_nearest(scores)
-        self._add_rest(scores)
-        self._add_layout(scores)
-        self._add_uses(scores)
-        first = self._first()
+        self._add_pairs()
+        self._add_nearest()
+        self._add_rest()
+        self._add_layout()
+        self._add_uses()
+        self._add_kinds()
+        weights = WEIGHTS._asdict()
         return [
-            Place(self.branch, index, scores[index]) for index in range(first, self._last() + 1)
+            Place(
+                self.branch,
+                index,
+                sum(weights[name] * value for name, value in self.found[index].items()),
+            )
+            for index in range(self.first, self.last + 1)
         ]
+
+    def twins(self) -> list[int]:
+        """The places that are as near to a statement equal to the nearest neighbour: which of the
+        two the new version has kept cannot be known."""
+        found: set[int] = set()
+        for i in (self.low, self.high):
+            if i not in self.both or abs(i - self.k) > 1:
+                continue
+            key = self.items[i].key
+            for j in self._rest()[1]:
+                if self.old[j].key == key:
+                    found.add(j + 1 if i < self.k else j)
+        return sorted(found)
 
     def _first(self) -> int:
         """Behind a docstring and imports from the future, whose place is fixed."""
@@ -407,46 +516,58 @@ class _Scorer:
             return len(self.old)
         return len(self.old) - 1 if self.old and _ends(self.old[-1]) else len(self.old)
 
-    def _add_pairs(self, scores: list[float]) -> None:
+    def _pull(self, name: str, j: int, weight: float, *, after: bool) -> None:
+        """In favour of the places on one side of an old statement, and against the others."""
+        for place, found in enumerate(self.found):
+            found[name] += weight if after == (j < place) else -weight
+
+    def _add_pairs(self) -> None:
         """Each neighbour that both have wants to be on its side, near ones most."""
         for i, j in self.pairs.items():
             if i == self.k:
                 continue
-            weight = self.similar[i] * 4.0 / (1 + abs(i - self.k))
+            weight = self.similar[i] / (1 + abs(i - self.k))
+            self._pull("order", j, weight, after=i < self.k)
             if self.uses.touches(self.items[i].uses):
-                weight *= 1.5
-            self._pull(scores, j, weight, after=i < self.k)
+                self._pull("order_near", j, weight, after=i < self.k)
         for i, j in self.moved.items():
-            self._pull(scores, j, 2.0 / (1 + abs(i - self.k)), after=i < self.k)
+            self._pull("moved", j, 1.0 / (1 + abs(i - self.k)), after=i < self.k)
 
-    def _pull(self, scores: list[float], j: int, weight: float, *, after: bool) -> None:
-        """In favour of the places on one side of an old statement, and against the others."""
-        for place in range(len(scores)):
-            scores[place] += weight if after == (j < place) else -weight
-
-    def _add_nearest(self, scores: list[float]) -> None:
+    def _add_nearest(self) -> None:
         """Next to the nearest neighbour on either side; the block's ends are neighbours too."""
-        pairs = self.pairs | self.moved
-        before = max((i for i in pairs if i < self.k), default=-1)
-        behind = min((i for i in pairs if i > self.k), default=len(self.items))
-        place = pairs[before] + 1 if before >= 0 else self._first()
-        scores[place] += 1.15 * self.similar.get(before, 1.0) / (self.k - before)
-        place = pairs[behind] if behind < len(self.items) else self._last()
-        scores[place] += 1.0 * self.similar.get(behind, 0.9) / (behind - self.k)
+        near = 1 / (self.k - self.low)
+        if self.low >= 0:
+            self.found[self.both[self.low] + 1]["behind"] += near
+        else:
+            self.found[self.first]["begin"] += near
+        near = 1 / (self.high - self.k)
+        if self.high in self.both:
+            self.found[self.both[self.high]]["before"] += near
+        else:
+            self.found[self.last]["end"] += near
 
-    def _add_rest(self, scores: list[float]) -> None:
-        """Statements without a partner may still be alike a little."""
-        taken = {*self.pairs.values(), *self.moved.values()}
+    def _rest(self) -> tuple[list[int], list[int]]:
+        """The statements without a partner: the new ones near the probe, and the old ones."""
+        taken = {*self.both.values()}
         rest_old = [j for j in range(len(self.old)) if j not in taken]
-        low = max((i for i in self.pairs if i < self.k), default=-1)
-        high = min((i for i in self.pairs if i > self.k), default=len(self.items))
-        rest_new = [i for i in range(low + 1, high) if i != self.k and i not in self.moved]
+        return [i for i in range(self.low + 1, self.high) if i != self.k], rest_old
+
+    def _add_rest(self) -> None:
+        """Statements without a partner may still be alike a little, or as many."""
+        rest_new, rest_old = self._rest()
         for j in rest_old:
             for i in rest_new:
                 alike = self._alike(self.items[i], self.old[j])
                 if alike > 0.1:
-                    weight = alike * 2.0 / (1 + abs(i - self.k))
-                    self._pull(scores, j, weight, after=i < self.k)
+                    weight = alike / (1 + abs(i - self.k))
+                    self._pull("rest", j, weight, after=i < self.k)
+        before = self.k - self.low - 1
+        behind = self.high - self.k - 1
+        begin = self.both[self.low] + 1 if self.low in self.both else self.first
+        end = self.both.get(self.high, self.last)
+        for place in range(begin, end + 1):
+            off = abs(place - begin - before) + abs(end - place - behind)
+            self.found[place]["number"] += 1 / (1 + off)
 
     def _alike(self, new: Statement, old: Statement) -> float:
         alike = self.matcher.similarity(new, old)
@@ -462,61 +583,64 @@ class _Scorer:
             return False
         return any(s.key == inner.key for s in outer.walk() if s is not outer)
 
-    def _add_layout(self, scores: list[float]) -> None:
+    def _add_layout(self) -> None:
         """Comments that both versions have, and paragraphs."""
         source = self.probe.source
         comments, blank = _before(source, self.items, self.k)
         after, blank_after = _before(source, self.items, self.k + 1)
         theirs = self.branch.source
-        for place in range(len(scores)):
+        for place, found in enumerate(self.found):
             here, blank_here = _before(theirs, self.old, place)
-            if comments & here:
-                scores[place] += 1.5
-            if after & here:
-                scores[place] += 1.0
-            if blank_here and place:
-                scores[place] += 0.3 if blank or blank_after else -0.3
-            elif blank and self.k and place:
-                scores[place] -= 0.3
+            found["comment"] += bool(comments & here)
+            found["comment_after"] += bool(after & here)
+            if place:
+                was_blank = blank or blank_after
+                found["blank"] += was_blank and blank_here
+                found["blank_new"] += blank_here and not was_blank
+                found["blank_lost"] += bool(blank and self.k) and not blank_here
 
-    def _add_uses(self, scores: list[float]) -> None:
+    def _add_uses(self) -> None:
         """After what binds what it reads, before what reads what it binds."""
-        ours, partners = self.uses, {*self.pairs.values(), *self.moved.values()}
-        for j, statement in enumerate(self.old):
-            if j in partners:
-                continue
-            theirs = statement.uses
-            weight = 0.0
+        ours = self.uses
+        for j in self._rest()[1]:
+            theirs = self.old[j].uses
             if ours.reads & theirs.binds - ours.binds:
-                weight += 1.0
+                self._pull("binds", j, 1.0, after=True)
             elif ours.reads & theirs.changes - ours.binds:
-                weight += 0.3
+                self._pull("changes", j, 1.0, after=True)
             if ours.binds & theirs.reads - theirs.binds:
-                weight -= 1.0
+                self._pull("reads", j, 1.0, after=False)
             if ours.binds & theirs.binds - theirs.reads:
-                weight += 1.0  # else it would be of no use
-            if weight:
-                self._pull(scores, j, weight, after=True)
+                self._pull("dead", j, 1.0, after=True)
+
+    def _add_kinds(self) -> None:
+        """Between statements of the kinds that it was between, and beside those like it."""
+        before = self.items[self.k - 1] if self.k else None
+        after = self.items[self.k + 1] if self.k + 1 < len(self.items) else None
+        for place, found in enumerate(self.found):
+            above = self.old[place - 1] if place else None
+            below = self.old[place] if place < len(self.old) else None
+            found["kind_before"] += _same_kind(before, above)
+            found["kind_after"] += _same_kind(after, below)
+            for beside in (above, below):
+                if beside is not None and type(beside.node) is type(self.probe.node):
+                    found["like"] += self.matcher.similarity(self.probe, beside)
+
+
+def _same_kind(new: Statement | None, old: Statement | None) -> bool:
+    if new is None or old is None:
+        return new is old
+    return type(new.node) is type(old.node)
 
 
 def _is_fixed(statement: Statement, index: int) -> bool:
-    import ast
-
     node = statement.node
     if isinstance(node, ast.ImportFrom):
         return node.module == "__future__"
-    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return (
-        is_text
-        and index == 0
-        and isinstance(node.value.value, str)  # type: ignore[union-attr]
-        and (statement.branch.owner is None or statement.branch.owner.is_definition)
-    )
+    return index == 0 and statement.is_docstring
 
 
 def _ends(statement: Statement) -> bool:
-    import ast
-
     return isinstance(statement.node, (ast.Return, ast.Raise, ast.Break, ast.Continue))
 
 

@@ -1,41 +1,68 @@
 """A statement of the new version, put into an older one where it belongs. Pure.
 
-`propagate` finds the place, gives the statement the older version's names, takes along what it
-needs, and checks the result; or it says why there is no such place.
+The place is found, the statement gets the older version's names, what it needs and the older
+version lacks comes along, and the result is checked. Or there is no such place, and the error says
+why.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
 from flor.source.bindings import Bindings, reads
 from flor.source.match import definition
-from flor.source.placing import Located, Missing, Place, locate
+from flor.source.placing import Anchor, Located, Missing, Place, locate
 from flor.source.renames import Renames, Votes, apply
+from flor.source.slices import Slicer
 from flor.source.splice import insert, insertion, with_comment
 from flor.source.syntax import Source, Statement
 
-FAR = 5.0  # a place with so much less is no place, even where all names have values
-EQUAL = 0.25  # places whose scores differ by less are equally good
+LIKELY = 0.6  # chance of a place that is taken without more ado; else a second one is told
+GUESS = 0.5  # chance below which it is refused, unless it makes no difference
+LEAST = 0.02  # chance of a place that is still tried if the names of better ones have no value
+DEEP = 8  # statements that need each other
 
 
-@dataclass
-class Propagated:
-    """The older version's text with the probe."""
+@dataclass(frozen=True)
+class Placed:
+    """What became of one statement. Lines count from 1."""
+
+    new_line: int
+    line: int  # in the result
+    chance: float  # that this is the place
+    anchors: tuple[Anchor, ...] = ()
+    renames: Renames = field(default_factory=Renames)
+    other_line: int | None = None  # of the older version: a place that is as good
+    already: bool = False  # the older version has the statement
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """The older source with the probe; what came with it is in `placed` first."""
 
     text: str
-    located: Located
-    places: list[Place]  # equally good ones; the first one was taken
-    renames: Renames = field(default_factory=Renames)
-    already: bool = False
+    placed: tuple[Placed, ...]
+    probes: tuple[int, ...]  # which of them were asked for; the others came with them
+    between: int = 0  # versions by way of which it was found
+
+    @property
+    def probe(self) -> Placed:
+        """The last one that was asked for."""
+        return self.placed[self.probes[-1]]
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for placed in self.placed for note in placed.notes]
 
 
 def patched(new_source: str, old_source: str, line: int) -> str:
-    """The older source with the probe. Raises NoPlace, BadSource."""
-    new, old = parsed(new_source, "the new version"), parsed(old_source, "the older version")
-    return propagate(new, old, line).text
+    """The older source with the statement at a line of the new one. Raises NoPlace, BadSource."""
+    new = parsed(new_source, "the new version")
+    return propagate(new, parsed(old_source, "the older version"), line).text
 
 
 def parsed(text: str, what: str) -> Source:
@@ -49,80 +76,256 @@ def parsed(text: str, what: str) -> Source:
         raise BadSource(f"{what} does not parse: {error}") from None
 
 
-def propagate(new: Source, old: Source, line: int) -> Propagated:
-    """Raises NoPlace."""
-    probe = new.at(line)
-    if probe is None:
-        raise BadSource(f"line {line} of the new version holds no statement")
+def propagate(new: Source, old: Source, line: int, base: Source | None = None) -> Propagation:
+    """Put the statement at a line of `new` into `old`.
+
+    `base` is the new version as it was before the statement was added: what else was added since
+    travels with it where it is needed. Without it, only what serves the statement alone does.
+    Raises NoPlace, BadSource.
+    """
+    return propagate_all(new, old, [line], base)
+
+
+def propagate_all(
+    new: Source, old: Source, lines: Iterable[int], base: Source | None = None
+) -> Propagation:
+    """The same for several statements, each in its own place. All of them, or NoPlace."""
+    mover = _Mover(new, base)
+    for line in sorted(set(lines)):
+        probe = new.at(line)
+        if probe is None:
+            raise BadSource(f"line {line} of the new version holds no statement")
+        mover.on_the_way.clear()
+        old = mover.move(probe, old)
+        mover.probes.append(len(mover.placed) - 1)
+    if not mover.placed:
+        raise BadSource("no statement was named")
+    return Propagation(old.text, tuple(mover.placed), tuple(mover.probes))
+
+
+def propagate_through(
+    versions: Sequence[Source], lines: Iterable[int], base: Source | None = None
+) -> Propagation:
+    """The same from the first version to the last, by way of those between if need be.
+
+    What is too far apart to be recognized may be near to a version between. There the statement
+    and what came with it have the names of that version, and only they are new in it.
+    """
+    new, *between, old = versions
     try:
-        located = locate(new, old, probe)
-    except Missing as missing:
-        raise NoPlace(f"the older version lacks {missing.what}") from None
-    if located.there is not None:
-        return Propagated(old.text, located, [], already=True)
-    refused: NoPlace | None = None
-    for place in located.places:
-        if located.places[0].score - place.score > FAR:
-            continue
-        try:
-            renames = _renames(new, old, probe, located, place)
-            break
-        except NoPlace as error:
-            refused = refused or error
-    else:
-        assert refused is not None
+        return propagate_all(new, old, lines, base)
+    except NoPlace as error:
+        refused = error
+    if not between:
         raise refused
-    places = [p for p in located.places if abs(place.score - p.score) < EQUAL]
-    text = apply(with_comment(probe), renames)
-    result = insert(old.text, insertion(place.branch, place.index, probe, text))
-    try:
-        ast.parse(result.removeprefix("\ufeff"))
-    except SyntaxError as error:
-        raise NoPlace(f"with the statement the older version would not parse: {error}") from None
-    return Propagated(result, located, places, renames)
+    found = None
+    for number, version in enumerate([*between, old], 1):
+        try:
+            found = propagate_all(new, version, lines, base)
+        except NoPlace as error:
+            where = f" (by way of other versions, at step {number}: {error})"
+            raise NoPlace(f"{refused}{where}") from None
+        lines = [found.placed[n].line for n in found.probes]
+        new, base = Source(found.text), version
+    assert found is not None
+    return replace(found, between=len(between))
 
 
-def _renames(new: Source, old: Source, probe: Statement, located: Located, place: Place) -> Renames:
-    bindings = Bindings(old)
-    needed = reads(probe)
-    unbound = [n for n in sorted(needed) if not bindings.is_bound(n, place.branch, place.index)]
-    theirs = probe.uses
-    matcher = located.matcher
-    strange = {n for n in theirs.reads | theirs.binds if n in matcher.only_new}
-    attributes = {
-        node.attr for node in ast.walk(probe.node) if isinstance(node, ast.Attribute)
-    } & matcher.only_new
-    keywords = {
-        node.arg for node in ast.walk(probe.node) if isinstance(node, ast.keyword) and node.arg
-    } & matcher.only_new
-    if not (unbound or strange or attributes or keywords):
-        return Renames()
-    votes = Votes(matcher, located.pairs)
-    for scope in located.scopes:
-        votes._compare(scope[0].head, scope[1].head, is_def=True)
-    names: dict[str, str] = {}
-    for name in sorted({*unbound, *strange}):
-        was = votes.winner("name", name) or _definition_name(new, old, name)
-        if was is not None and name not in names:
-            if name in unbound or name in theirs.binds:
-                names[name] = was
-    for name in unbound:
-        was = names.get(name)
-        if was is None or not bindings.is_bound(was, place.branch, place.index):
-            raise NoPlace(
-                f"{name!r} has no value there: the older version does not bind it before line "
-                f"{place.line}"
+@dataclass
+class _Mover:
+    """Moves statements and what they need; each into the text that the one before has left."""
+
+    new: Source
+    base: Source | None
+    placed: list[Placed] = field(default_factory=list)
+    probes: list[int] = field(default_factory=list)  # which of the placed ones were asked for
+    on_the_way: list[Statement] = field(default_factory=list)
+
+    def move(self, probe: Statement, old: Source) -> Source:
+        """The older version with the probe. Raises NoPlace."""
+        slicer = Slicer(self.new, self.base)
+        if len(self.on_the_way) >= DEEP:
+            raise NoPlace(f"line {probe.first_line} needs too much that the older version lacks")
+        self.on_the_way.append(probe)
+        for needed in slicer.added_before(probe):
+            if needed not in self.on_the_way:
+                old = self.move(needed, old)
+        try:
+            located = locate(self.new, old, probe)
+        except Missing as missing:
+            around = slicer.container(probe)
+            if around is not None and around not in self.on_the_way:
+                return self.move(around, old)
+            raise NoPlace(f"the older version lacks {missing.what}") from None
+        if located.there is not None:
+            line = located.there.first_line
+            self.placed.append(Placed(probe.first_line, line, 1.0, already=True))
+            return old
+        return self._put(probe, old, located, slicer)
+
+    def _put(self, probe: Statement, old: Source, located: Located, slicer: Slicer) -> Source:
+        names = _Names(self.new, old, probe, located)
+        places = [p for p in located.places if p is located.places[0] or p.chance >= LEAST]
+        fitting = [p for p in places if not names.unbound(p)]
+        if not fitting:
+            return self._with_needed(probe, old, names.unbound(places[0]), places[0], slicer)
+        place, other = fitting[0], self._other(probe, fitting, located)
+        renames = names.renames
+        text = apply(with_comment(probe), renames)
+        result = insert(old.text, insertion(place.branch, place.index, probe, text))
+        try:
+            patched = Source(result)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise NoPlace(f"with it the older version would not parse: {error}") from None
+        line = _first_difference(old.text, result)
+        grown = len(patched.lines) - len(old.lines)
+        self.placed = [
+            replace(item, line=item.line + grown) if item.line >= line else item
+            for item in self.placed
+        ]
+        self.placed.append(
+            Placed(
+                new_line=probe.first_line,
+                line=line,
+                chance=round(place.chance / (1 + (other in located.twin_places())), 3),
+                anchors=tuple(located.anchors),
+                renames=renames,
+                other_line=other.line if other is not None else None,
+                notes=tuple(located.notes),
             )
-    return Renames(
-        names,
-        {a: was for a in attributes if (was := votes.winner("attribute", a)) is not None},
-        {k: was for k in keywords if (was := votes.winner("keyword", k)) is not None},
-    )
+        )
+        return patched
+
+    def _other(self, probe: Statement, places: Sequence[Place], located: Located) -> Place | None:
+        """A place that is nearly as good as the first one. Raises NoPlace where that matters."""
+        if places[0] is located.places[0] and located.twin_places():
+            return located.twin_places()[0]
+        first, second = places[0], places[1] if len(places) > 1 else None
+        if first.chance >= LIKELY or second is None:
+            return None
+        begin, end = sorted((first.index, second.index))
+        between = first.branch.statements[begin:end]
+        same = not any(probe.uses.touches(s.uses) for s in between)
+        if first.chance < GUESS and not same:
+            raise NoPlace(
+                f"it may belong before line {first.line} or before line {second.line} of the older "
+                "version, and what is between changes what it sees"
+            )
+        return second
+
+    def _with_needed(
+        self, probe: Statement, old: Source, unbound: list[str], place: Place, slicer: Slicer
+    ) -> Source:
+        """Take along what binds the names that have no value there."""
+        moved = False
+        for name in unbound:
+            needed = slicer.binder(name, probe)
+            if needed is None or needed in self.on_the_way:
+                why = slicer.why(name, probe)
+                raise NoPlace(
+                    f"{name!r} has no value there: the older version does not bind it before line "
+                    f"{place.line}{why}"
+                )
+            old = self.move(needed, old)
+            moved = True
+        assert moved
+        located = locate(self.new, old, probe)
+        names = _Names(self.new, old, probe, located)
+        if all(names.unbound(p) for p in located.places if p.chance >= LEAST):
+            raise NoPlace(f"{names.unbound(located.places[0])[0]!r} has no value there")
+        return self._put(probe, old, located, slicer)
 
 
-def _definition_name(new: Source, old: Source, name: str) -> str | None:
-    for statement in new.module.statements:
-        if statement.name == name:
-            found = definition(statement, new.module, old.module)
-            return found.name if found is not None else None
-    return None
+def _first_difference(old: str, new: str) -> int:
+    """The line of the first character that differs, past white space."""
+    place = 0
+    for a, b in zip(old, new, strict=False):
+        if a != b:
+            break
+        place += 1
+    while place < len(new) and new[place].isspace():
+        place += 1
+    return new.count("\n", 0, place) + 1
+
+
+class _Names:
+    """What a statement is to call things in an older version."""
+
+    def __init__(self, new: Source, old: Source, probe: Statement, located: Located) -> None:
+        self.new, self.old, self.probe, self.located = new, old, probe, located
+        self.bindings = Bindings(old)
+        self.needed = reads(probe)
+        ours = Bindings(new)
+        self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
+        self.renames = Renames()
+        only_new = located.matcher.only_new
+        best = located.places[0]
+        lacking = {n for n in self.needed if not self._is_bound(n, n, best)}
+        names = (probe.uses.binds & only_new) | lacking
+        attributes = self._attributes() & only_new
+        keywords = self._keywords() & only_new
+        if names or attributes or keywords:
+            votes = Votes(located.matcher, [*located.pairs, *located.scopes])
+            self.renames = Renames(
+                {n: was for n in names if (was := self._was(votes, n)) is not None},
+                {n: was for n in attributes if (was := votes.winner("attribute", n)) is not None},
+                {n: was for n in keywords if (was := votes.winner("keyword", n)) is not None},
+            )
+
+    def unbound(self, place: Place) -> list[str]:
+        """The names that it reads and that have no value at a place, even renamed."""
+        names = self.renames.names
+        return sorted(n for n in self.needed if not self._is_bound(n, names.get(n, n), place))
+
+    def _is_bound(self, name: str, was: str, place: Place) -> bool:
+        local = name in self.local
+        return self.bindings.is_bound(was, place.branch, place.index, local=local)
+
+    def _was(self, votes: Votes, name: str) -> str | None:
+        return votes.winner("name", name) or self._definition(name)
+
+    def _definition(self, name: str) -> str | None:
+        """The older name of a function or class of the module."""
+        for statement in self.new.module.statements:
+            if statement.name == name:
+                found = definition(statement, self.new.module, self.old.module)
+                return found.name if found is not None else None
+        return None
+
+    def _attributes(self) -> set[str]:
+        nodes = ast.walk(self.probe.node)
+        return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+    def _keywords(self) -> set[str]:
+        nodes = ast.walk(self.probe.node)
+        return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
+
+
+Lines = Callable[[Source], list[int]]
+"""Where the probes are in a source."""
+
+
+def logging(name: str) -> Lines:
+    """The statements that log a name: flor.log("loss", …), also inside of an assignment."""
+
+    def lines(source: Source) -> list[int]:
+        found: list[int] = []
+        for outer in source.module.statements:
+            for statement in outer.walk():
+                if not statement.is_compound and _logs(statement, name):
+                    found.append(statement.first_line)
+        return sorted(set(found))
+
+    return lines
+
+
+def _logs(statement: Statement, name: str) -> bool:
+    for node in ast.walk(statement.node):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        func, first = node.func, node.args[0]
+        called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        is_name = isinstance(first, ast.Constant) and first.value == name
+        if called in ("log", "log_metric", "add_scalar") and is_name:
+            return True
+    return False

@@ -112,8 +112,8 @@ def role_of(tokens: Tokens | list[str], index: int, *, is_def: bool = False) -> 
 
 def _in_brackets(tokens: Tokens | list[str], index: int) -> bool:
     depth = 0
-    for token in tokens[:index]:
-        depth += (token in "([{") - (token in ")]}")
+    for word in tokens[:index]:
+        depth += (word in "([{") - (word in ")]}")
     return depth > 0
 
 

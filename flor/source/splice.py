@@ -74,14 +74,24 @@ class _Place:
 
     def on_lines(self, text: str) -> list[Insertion]:
         text = self._indented(text, self._indent())
+        if self.probe.is_definition:
+            text += self.newline * self._blank_lines()
         line = self._line()
         lines = self.source.lines
-        if line <= len(lines) - 1 or (line == len(lines) and lines[-1]):
-            if line <= len(lines):
-                return [Insertion(self._start(line), text + self.newline)]
+        if line < len(lines) or (line == len(lines) and lines[-1]):
+            return [Insertion(self._start(line), text + self.newline)]
         if lines[-1]:  # the last line has no end, and gets none
             return [Insertion(len(self.text), self.newline + text)]
         return [Insertion(len(self.text), text + self.newline)]
+
+    def _blank_lines(self) -> int:
+        """After a definition: as many as the new version has behind it."""
+        lines, count = self.probe.source.lines, 0
+        while self.probe.last_line + count < len(lines):
+            if lines[self.probe.last_line + count].strip():
+                return min(count, 2)
+            count += 1
+        return 0
 
     def _start(self, line: int) -> int:
         return self.source.starts[line - 1]
@@ -201,7 +211,8 @@ def reindent(text: str, was: str, indent: str, place: _Place) -> str:
     ours, theirs = unit(place.probe.source), unit(place.source)
     inside = _lines_in_strings(text)
     found: list[str] = []
-    for number, line in enumerate(NEWLINE.split(text)):
+    for number, was_line in enumerate(NEWLINE.split(text)):
+        line = was_line
         if number and number not in inside and line.startswith(was):
             rest = line[len(was) :]
             if ours != theirs and set(ours) != set(theirs):

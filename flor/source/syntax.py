@@ -191,9 +191,9 @@ class Statement:
         if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             return ()
         depth = 0
-        for index, token in enumerate(found):
-            depth += (token in "([{") - (token in ")]}")
-            if depth == 0 and (token == ":" or token in ASSIGNS):
+        for index, word in enumerate(found):
+            depth += (word in "([{") - (word in ")]}")
+            if depth == 0 and (word == ":" or word in ASSIGNS):
                 return found[:index]
         return ()
 
@@ -237,13 +237,14 @@ class Statement:
 
 
 class Source:
-    """A module that parses. Raises SyntaxError (or ValueError, for a null character)."""
+    """A module that parses. Raises SyntaxError (or ValueError, for a null character); unless it is
+    `known` to parse, which is then done when it is needed."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, known: bool = False) -> None:
         self.text = text
-        marked = text[1:] if text[:1] == "\ufeff" else text
-        self.mark = len(text) - len(marked)
-        self.tree = _parse(marked)
+        self.mark = 1 if text[:1] == "\ufeff" else 0
+        if not known:
+            assert self.tree is not None
         self.lines: list[str] = []
         self.starts: list[int] = []
         begin = 0
@@ -255,7 +256,14 @@ class Source:
         self.lines.append(text[begin:])
         self.starts[0] += self.mark
         self.lines[0] = self.lines[0][self.mark :]
-        self.module = Branch(None, "body", (), self.tree.body, self, 1)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return parse(self.text[self.mark :])
+
+    @cached_property
+    def module(self) -> Branch:
+        return Branch(None, "body", (), self.tree.body, self, 1)
 
     @cached_property
     def newline(self) -> str:
@@ -279,14 +287,17 @@ class Source:
         return self.starts[line - 1] + column
 
     def at(self, line: int) -> Statement | None:
-        """The statement that begins at a line; else the innermost one around it."""
+        """The statement that begins at a line; else the innermost one around it. Of several that
+        begin there, the one that is a record of flor.log, else the first."""
         found: Statement | None = None
         branch: Branch | None = self.module
         while branch is not None:
-            here = next((s for s in branch.statements if s.first_line <= line <= s.last_line), None)
+            inside = [s for s in branch.statements if s.first_line <= line <= s.last_line]
             branch = None
-            if here is None:
+            if not inside:
                 break
+            logs = [s for s in inside if (s.anchor or "").startswith("log:")]
+            here = (logs or inside)[0]
             found = here
             if line in (here.first_line, here.node.lineno) or not here.is_compound:
                 break
@@ -324,7 +335,7 @@ def _flor_name(value: ast.expr | None) -> str | None:
     return None
 
 
-def _parse(text: str) -> ast.Module:
+def parse(text: str) -> ast.Module:
     import warnings
 
     with warnings.catch_warnings():
@@ -336,14 +347,14 @@ def tokens(text: str) -> Tokens:
     """Of a piece of code, as they are compared."""
     found: list[str] = []
     for match in TOKEN.finditer(text):
-        group, token = match.lastgroup, match[0]
+        group, word = match.lastgroup, match[0]
         if group in ("space", "comment"):
             continue
         if group == "string":
-            token = _canonical(token)
-        elif token in ")]}" and found and found[-1] == ",":
+            word = _canonical(word)
+        elif word in ")]}" and found and found[-1] == ",":
             found.pop()
-        found.append(token)
+        found.append(word)
     return tuple(found)
 
 
