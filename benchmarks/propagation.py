@@ -138,8 +138,8 @@ def few(cases: Iterable[Case], count: int) -> list[Case]:
         groups.setdefault((case.kind, case.size if case.kind == "real" else ""), []).append(case)
     picked = []
     for group in groups.values():
-        step = max(1, len(group) / count)
-        picked += [group[int(i * step)] for i in range(min(count, len(group)))]
+        number = min(count, len(group))
+        picked += [group[i * len(group) // number] for i in range(number)]
     return picked
 
 
@@ -147,8 +147,9 @@ def verdicts(placer: Placer, cases: list[Case]) -> Iterator[Verdict]:
     """Each case given to a process of the placer, which is started again where it dies."""
     with tempfile.TemporaryDirectory(prefix="flor-bench-") as folder:
         child = None
+        often = max(1, len(cases) // 5)
         for number, case in enumerate(cases):
-            if number % 200 == 0:
+            if number % often == 0:
                 print(f"  {placer.name}: {number}/{len(cases)}", file=sys.stderr, flush=True)
             if child is None:
                 child = _start(placer, folder)
