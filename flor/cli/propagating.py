@@ -123,7 +123,7 @@ def _lines(side: Side, lines: Sequence[str], names: Sequence[str]) -> list[int]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _side(name: str, newest: Side | None) -> Side:
+def _side(name: str, newest: Side | None, *, quiet: bool = False) -> Side:
     """A file; or REV:PATH; or REV, for the file that the newest one was there."""
     path = Path(name)
     if path.is_file():
@@ -144,7 +144,7 @@ def _side(name: str, newest: Side | None) -> Side:
     found = naming.find(git, commit, here, newest.content, naming.tracked(git))
     if found is None:
         raise Unusable(f"version {name} has no file {here!r}, nor one like it under another name")
-    if found != here:
+    if found != here and not quiet:
         echo(f"flor: {here} was {found} in {name}", err=True)
     return _read_side(name, found, read(git, commit, found), commit)
 
@@ -192,7 +192,7 @@ def _between(newest: Side, oldest: Side) -> list[Side]:
     seen = {newest.content, oldest.content}
     for commit in naming.between(git, oldest.commit, start or "", MOST_BETWEEN) if start else []:
         try:
-            side = _side(commit, newest)
+            side = _side(commit, newest, quiet=True)
         except (BadSource, GitError):
             continue
         if side.content not in seen:

@@ -5,24 +5,40 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from flor.source.liveness import live_at
-from flor.source.names import BUILTINS, DYNAMIC, SCOPED, Scope, first_line, words
+from flor.source.liveness import live_at_begin
+from flor.source.names import BUILTINS, DYNAMIC, SCOPED, Scope, words
 from flor.source.syntax import Branch, Source, Statement
 
 ALWAYS = BUILTINS | words(
     "__file__ __name__ __doc__ __spec__ __loader__ __package__ __builtins__ __path__ __debug__ "
-    "__annotations__ __cached__"
+    "__annotations__ __cached__ "
+    "display get_ipython"  # in a notebook
 )
 
 
 def reads(statement: Statement) -> frozenset[str]:
     """The names that a statement takes from outside; no built-in ones."""
     module = ast.Module(body=[statement.node], type_ignores=[])
-    found = live_at(module, first_line(statement.node))
+    found = (live_at_begin(module) | _deleted(statement)) - _assigned_first(statement)
     own = statement.uses
     if own.reads & DYNAMIC:  # then every name counts as read
         found = (found & own.reads) - (own.binds if statement.is_compound else frozenset())
     return found
+
+
+def _assigned_first(statement: Statement) -> set[str]:
+    """What a simple statement assigns with `:=` before it reads it."""
+    if statement.is_compound:
+        return set()
+    first: dict[str, tuple[int, int]] = {}
+    assigned: dict[str, tuple[int, int]] = {}
+    for node in ast.walk(statement.node):
+        if isinstance(node, ast.NamedExpr):
+            assigned[node.target.id] = (node.end_lineno or 0, node.end_col_offset or 0)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            place = node.lineno, node.col_offset
+            first[node.id] = min(place, first.get(node.id, place))
+    return {name for name, end in assigned.items() if name not in first or first[name] >= end}
 
 
 class Bindings:
@@ -75,7 +91,7 @@ class Bindings:
         while True:
             bound: bool | None = None
             for statement in place.statements[:limit]:
-                if _deletes(statement, name):
+                if name in _deleted(statement):
                     bound = False
                 elif _binds(statement, name):
                     bound = True
@@ -135,11 +151,12 @@ def _binds(statement: Statement, name: str) -> bool:
     return name in _stored(statement.node)
 
 
-def _deletes(statement: Statement, name: str) -> bool:
-    node = statement.node
-    return isinstance(node, ast.Delete) and any(
-        isinstance(target, ast.Name) and target.id == name for target in node.targets
-    )
+def _deleted(statement: Statement) -> set[str]:
+    """What a `del` deletes."""
+    if not isinstance(statement.node, ast.Delete):
+        return set()
+    names = [node for node in ast.walk(statement.node) if isinstance(node, ast.Name)]
+    return {node.id for node in names if isinstance(node.ctx, ast.Del)}
 
 
 def _stored(root: ast.AST) -> set[str]:
@@ -151,6 +168,8 @@ def _each_stored(root: ast.AST) -> Iterator[str]:
     waiting = [root]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.AnnAssign) and node.value is None:
+            continue  # it declares, and assigns nothing
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.alias):

@@ -50,13 +50,15 @@ def live_after(tree: ast.Module, line: int) -> frozenset[str]:
     `line` is in the loop's header; its `else` comes after.
     """
     found = loop_at(tree, line)
-    return _live(tree, line, lambda flow: flow.ends[found[0]] if found else [])
+    home = scope_node(tree, line)
+    return _live(tree, home, lambda flow: flow.ends[found[0]] if found else [])
 
 
 def live_at_head(tree: ast.Module, line: int) -> frozenset[str]:
     """The same between two iterations of the loop at `line`."""
     found = loop_at(tree, line)
-    return _live(tree, line, lambda flow: flow.heads[found[0]] if found else [])
+    home = scope_node(tree, line)
+    return _live(tree, home, lambda flow: flow.heads[found[0]] if found else [])
 
 
 def live_at(tree: ast.Module, line: int) -> frozenset[str]:
@@ -65,14 +67,22 @@ def live_at(tree: ast.Module, line: int) -> frozenset[str]:
     here = [node for node, around in covering(tree, line) if around is home]
     heads = [node for node in here if line <= header_end(node)]
     return _live(
-        tree, line, lambda flow: [p for n in heads for p in flow.heads[n] + flow.starts[n]]
+        tree, home, lambda flow: [p for n in heads for p in flow.heads[n] + flow.starts[n]]
     )
 
 
-def _live(tree: ast.Module, line: int, choose: Callable[[_Flow], Sequence[int]]) -> frozenset[str]:
-    """The names that are live at any of the chosen points of the scope at `line`."""
+def live_at_begin(tree: ast.Module) -> frozenset[str]:
+    """The same before the first statement of a module, whatever else is in its line."""
+    first = tree.body[0]
+    return _live(tree, tree, lambda flow: flow.heads[first] + flow.starts[first])
+
+
+def _live(
+    tree: ast.Module, home: ast.AST, choose: Callable[[_Flow], Sequence[int]]
+) -> frozenset[str]:
+    """The names that are live at any of the chosen points of a scope."""
     known = scopes(tree)
-    module, scope = known[tree], known[scope_node(tree, line)]
+    module, scope = known[tree], known[home]
     flow = _Flow(scope)
     points = choose(flow)
     always = set(scope.later)

@@ -54,6 +54,8 @@ class Matcher:
     def key(self, statement: Statement, *, is_new: bool) -> int:
         if statement.is_definition:
             return hash((statement.kind, statement.name))
+        if statement.anchor is not None:
+            return hash((statement.kind, statement.anchor))
         return hash(self.plain(statement, is_new=is_new))
 
     def similarity(self, new: Statement, old: Statement) -> float:

@@ -18,6 +18,12 @@ from flor.errors import BadSource
 SPACE = re.compile(r"[ \t\r\n]*")
 MAGIC = re.compile(r"^([ \t]*)([%!?].*|[^\s#'\"][^#'\"\n]*\?\??[ \t]*)$", re.MULTILINE)
 ASSIGNED = re.compile(r"^(\s*[\w, .\[\]]+=\s*)([%!].*)$", re.MULTILINE)
+PIECE = re.compile(
+    r"(?P<string>\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}"
+    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+    r"|(?P<comment>#[^\n]*)|(?P<joint>\\\n)|(?P<newline>\n)|(?P<other>.)",
+    re.DOTALL,
+)
 OTHER = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")  # a cell in another language
 
 
@@ -74,6 +80,8 @@ class Notebook:
 
     def with_module(self, module: str) -> str:
         """The file, where text has been put into its module. Nothing may have been taken out."""
+        if not self.cells:
+            return self.content
         parts = module.removesuffix("\n").split(self._between)
         content = self.content
         for cell, part in reversed([*zip(self.cells, parts, strict=True)]):
@@ -92,12 +100,38 @@ def _masked(text: str) -> str:
     if OTHER.match(text):
         return re.sub(r"^.", "#", text, flags=re.MULTILINE)
 
-    def hide(match: re.Match[str]) -> str:
-        indent, magic = match[1], match[2]
-        return indent + ("0" + " " * (len(magic) - 1) if indent else "#" + magic[1:])
+    pieces: list[str] = []
+    end = 0
+    for place in _first_lines(text):
+        magic, assigned = MAGIC.match(text, place), ASSIGNED.match(text, place)
+        if magic is not None:
+            indent, words = magic[1], magic[2]
+            masked = indent + ("0" + " " * (len(words) - 1) if indent else "#" + words[1:])
+        elif assigned is not None:
+            masked = assigned[1] + "0" + " " * (len(assigned[2]) - 1)
+        else:
+            continue
+        pieces += [text[end:place], masked]
+        end = place + len(masked)
+    return "".join([*pieces, text[end:]])
 
-    text = MAGIC.sub(hide, text)
-    return ASSIGNED.sub(lambda m: m[1] + "0" + " " * (len(m[2]) - 1), text)
+
+def _first_lines(text: str) -> Iterator[int]:
+    """Where lines begin that are not inside of brackets or strings: a magic is nowhere else."""
+    place, depth, begins = 0, 0, True
+    while place < len(text):
+        if begins:
+            yield place
+            magic = MAGIC.match(text, place)
+            if magic is not None and magic.end() > place:
+                place, begins = magic.end(), False
+                continue
+        match = PIECE.match(text, place)
+        assert match is not None
+        if match.lastgroup == "other":
+            depth += (match[0] in "([{") - (match[0] in ")]}")
+        begins = match.lastgroup == "newline" and depth <= 0
+        place = match.end()
 
 
 def _unmasked(text: str, grown: str) -> str:
@@ -173,16 +207,36 @@ def _written(content: str, cell: Cell, text: str) -> str:
     if was[0] == '"':
         return _quoted(text, was)
     known: dict[str, str] = {}
+    ends = [begin + 1]
+    joints: list[str] = []
     for place in _elements(content, begin):
+        joints.append(content[ends[-1] : place])
         value, stop = _value(content, place)
         known[str(value)] = content[place:stop]
-    inner = SPACE.match(was, 1)
-    space = inner[0] if inner and inner[0] else "\n    "
-    closing = was[:-1].rstrip(" \t\r\n")
-    tail = was[len(closing) : -1]
+        ends.append(stop)
+    if joints:
+        first, tail = joints[0], content[ends[-1] : cell.end - 1]
+        joint = joints[1] if len(joints) > 1 else "," + (first or _blank(content, begin))
+    else:
+        first, tail = _around(content, begin)
+        joint = "," + (first or _blank(content, begin))
     lines = text.splitlines(keepends=True)
     items = [known.get(line) or _quoted(line, was) for line in lines]
-    return "[" + space + ("," + space).join(items) + tail + "]"
+    return "[" + first + joint.join(items) + tail + "]"
+
+
+def _blank(content: str, begin: int) -> str:
+    """What is behind a comma in a line, going by what is behind the colon."""
+    return " " if content[begin - 1] == " " else ""
+
+
+def _around(content: str, begin: int) -> tuple[str, str]:
+    """What goes before the first and behind the last element of a list that was empty."""
+    line = content[content.rfind("\n", 0, begin) + 1 : begin]
+    indent = line[: len(line) - len(line.lstrip())]
+    if not indent or "\n" not in content[:begin]:
+        return "", ""
+    return f"\n{indent}{indent[: len(indent) // 3]}", f"\n{indent}"
 
 
 def _quoted(text: str, like: str) -> str:

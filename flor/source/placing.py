@@ -92,6 +92,8 @@ class _Here:
 
 def locate(new: Source, old: Source, probe: Statement) -> Located:
     """Raises Missing."""
+    if not old.module.nodes:
+        raise Missing("any statement")
     way = _way(probe)
     here = _Here(new.module.statements, old.module, _matcher(new, old, way), probe)
     around = new.module
@@ -318,7 +320,7 @@ def _place(here: _Here, probe: Statement) -> Located | None:
     old = here.branch.statements
     k = here.items.index(probe)
     pairs = here.matcher.align(here.items, old, probe, k)
-    if k - 1 not in pairs:
+    if k not in pairs and k - 1 not in pairs:
         inner = _inside_wrapper(here, probe, pairs)
         if inner is not None:
             here.branch, old = inner, inner.statements

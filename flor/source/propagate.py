@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,10 @@ from flor.source.syntax import Source, Statement
 LIKELY = 0.6  # chance of a place that is taken without more ado; else a second one is told
 GUESS = 0.5  # chance below which it is refused, unless it makes no difference
 LEAST = 0.02  # chance of a place that is still tried if the names of better ones have no value
+BOUND = (  # to a function or loop around them
+    *(ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom, ast.Return),
+    *(ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.comprehension),
+)
 DEEP = 8  # statements that need each other
 
 
@@ -97,7 +102,9 @@ def propagate_all(
             raise BadSource(f"line {line} of the new version holds no statement")
         mover.on_the_way.clear()
         old = mover.move(probe, old)
-        mover.probes.append(len(mover.placed) - 1)
+        number = mover.done(probe)
+        assert number is not None
+        mover.probes.append(number)
     if not mover.placed:
         raise BadSource("no statement was named")
     return Propagation(old.text, tuple(mover.placed), tuple(mover.probes))
@@ -140,6 +147,14 @@ class _Mover:
     placed: list[Placed] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)  # which of the placed ones were asked for
     on_the_way: list[Statement] = field(default_factory=list)
+    moved: dict[Statement, int] = field(default_factory=dict)  # their numbers in `placed`
+
+    def done(self, statement: Statement) -> int | None:
+        """The number in `placed` of what has taken a statement along: it or a block around it."""
+        found: Statement | None = statement
+        while found is not None and found not in self.moved:
+            found = found.branch.owner
+        return self.moved[found] if found is not None else None
 
     def move(self, probe: Statement, old: Source) -> Source:
         """The older version with the probe. Raises NoPlace."""
@@ -150,6 +165,8 @@ class _Mover:
         for needed in slicer.added_before(probe):
             if needed not in self.on_the_way:
                 old = self.move(needed, old)
+        if self.done(probe) is not None:
+            return old
         try:
             located = locate(self.new, old, probe)
         except Missing as missing:
@@ -159,12 +176,13 @@ class _Mover:
             raise NoPlace(f"the older version lacks {missing.what}") from None
         if located.there is not None:
             line = located.there.first_line
+            self.moved[probe] = len(self.placed)
             self.placed.append(Placed(probe.first_line, line, 1.0, already=True))
             return old
         return self._put(probe, old, located, slicer)
 
     def _put(self, probe: Statement, old: Source, located: Located, slicer: Slicer) -> Source:
-        names = _Names(self.new, old, probe, located)
+        names = self._names(probe, old, located)
         places = [p for p in located.places if p is located.places[0] or p.chance >= LEAST]
         fitting = [p for p in places if not names.unbound(p)]
         if not fitting:
@@ -175,14 +193,18 @@ class _Mover:
         result = insert(old.text, insertion(place.branch, place.index, probe, text))
         try:
             patched = Source(result)
+            _compile(patched, probe)
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise NoPlace(f"with it the older version would not parse: {error}") from None
+            raise NoPlace(
+                f"with it the older version would not parse: {getattr(error, 'msg', error)}"
+            ) from None
         line = _first_difference(old.text, result)
         grown = len(patched.lines) - len(old.lines)
         self.placed = [
             replace(item, line=item.line + grown) if item.line >= line else item
             for item in self.placed
         ]
+        self.moved[probe] = len(self.placed)
         self.placed.append(
             Placed(
                 new_line=probe.first_line,
@@ -195,6 +217,11 @@ class _Mover:
             )
         )
         return patched
+
+    def _names(self, probe: Statement, old: Source, located: Located) -> _Names:
+        """What a definition needs once it is called may come later: itself, what needs it."""
+        coming = {s.name for s in self.on_the_way if s.name} if probe.is_definition else set()
+        return _Names(self.new, old, probe, located, coming)
 
     def _other(self, probe: Statement, places: Sequence[Place], located: Located) -> Place | None:
         """A place that is nearly as good as the first one. Raises NoPlace where that matters."""
@@ -229,11 +256,22 @@ class _Mover:
             old = self.move(needed, old)
             moved = True
         assert moved
+        if self.done(probe) is not None:
+            return old
         located = locate(self.new, old, probe)
-        names = _Names(self.new, old, probe, located)
+        names = self._names(probe, old, located)
         if all(names.unbound(p) for p in located.places if p.chance >= LEAST):
             raise NoPlace(f"{names.unbound(located.places[0])[0]!r} has no value there")
         return self._put(probe, old, located, slicer)
+
+
+def _compile(patched: Source, probe: Statement) -> None:
+    """`await`, `return`, `break` … parse everywhere. Raises SyntaxError."""
+    if any(isinstance(node, BOUND) for node in ast.walk(probe.node)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+            compile(patched.tree, "<flor>", "exec", flags=flags, dont_inherit=True)
 
 
 def _first_difference(old: str, new: str) -> int:
@@ -251,10 +289,12 @@ def _first_difference(old: str, new: str) -> int:
 class _Names:
     """What a statement is to call things in an older version."""
 
-    def __init__(self, new: Source, old: Source, probe: Statement, located: Located) -> None:
+    def __init__(
+        self, new: Source, old: Source, probe: Statement, located: Located, coming: set[str]
+    ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
-        self.needed = reads(probe)
+        self.needed = reads(probe) - coming
         ours = Bindings(new)
         self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
         self.renames = Renames()

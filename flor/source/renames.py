@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from keyword import iskeyword
 from typing import Literal
 
 from flor.source.match import Matcher
@@ -91,6 +92,8 @@ class Votes:
             for offset in range(length):
                 i, j = i0 + offset, j0 + offset
                 if new[i] not in only_new or old[j] not in only_old:
+                    continue
+                if iskeyword(new[i]) or iskeyword(old[j]):  # None, True: no names
                     continue
                 role = role_of(new, i, is_def=is_def)
                 if role == role_of(old, j, is_def=is_def):

@@ -2,7 +2,8 @@
 
 Imports, functions and classes travel wherever the older version lacks them. A statement that
 assigns a variable travels if it was added together with the probe: if `base` tells so, or if
-nothing but the probe and other bare calls reads the variable. So does a `with` around it.
+nothing but the probe and other calls that only tell something read the variable. So does a `with`
+around it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from collections.abc import Iterator
 
 from flor.source.placing import Missing, locate
 from flor.source.syntax import Branch, Source, Statement
+
+OBSERVERS = (
+    *("print", "pprint", "display", "show", "plot", "log", "debug", "info", "warn", "error"),
+    *("exception", "write", "report", "record", "add_scalar", "add_hist", "add_image", "add_text"),
+    *("add_figure", "flush", "close"),
+)
+"""How the names of functions begin that only tell what they are given."""
 
 
 class Slicer:
@@ -38,16 +46,16 @@ class Slicer:
         local = [s for s in self._before(probe) if name in s.uses.binds]
         if local:
             found = local[0]
-            if found.kind == "Import" or found.is_definition:
-                return found
+            for inner in _shallow(found):
+                if _is_shared(inner, name):
+                    return inner
             is_simple = isinstance(found.node, (ast.Assign, ast.AnnAssign))
             if is_simple and (self._is_added(found) if self.base else self._serves(found, probe)):
                 return found
             return None
         for statement in self.new.module.statements:
             for inner in _shallow(statement):
-                is_shared = inner.kind == "Import" or inner.is_definition
-                if is_shared and name in inner.uses.binds and _binds_itself(inner, name):
+                if _is_shared(inner, name):
                     return inner
         constants = [s for s in self.new.module.statements if name in s.uses.binds]
         if len(constants) == 1 and isinstance(constants[0].node, (ast.Assign, ast.AnnAssign)):
@@ -71,12 +79,14 @@ class Slicer:
         owner = probe.branch.owner
         if owner is None or owner.is_definition:
             return None
+        if probe.kind == "Import" or probe.is_definition:
+            return owner if _provides(owner) else None
         if self.base is not None:
             return owner if self._is_added(owner) else None
         if owner.kind != "With" or not _is_call(probe):
             return None
         inside = probe.branch.statements
-        alone = all(s is probe or _is_call(s) or self._serves(s, probe) for s in inside)
+        alone = all(s is probe or _observes(s, probe) or self._serves(s, probe) for s in inside)
         return owner if alone else None
 
     def _before(self, probe: Statement) -> Iterator[Statement]:
@@ -98,14 +108,14 @@ class Slicer:
             return True
 
     def _serves(self, statement: Statement, probe: Statement) -> bool:
-        """Whether nothing but the probe, and other bare calls, reads what a statement assigns."""
+        """Whether nothing but the probe, and others like it, reads what a statement assigns."""
         names = statement.uses.binds
         if not names or any(name[0] == "." for name in names) or statement.uses.changes:
             return False
         top = next(b for b in probe.branch.around() if b.owner is None or b.owner.is_definition)
         for outer in top.statements:
             for other in outer.walk():
-                if other in (statement, probe) or _is_call(other):
+                if other in (statement, probe) or _observes(other, probe):
                     continue
                 if other.is_compound and not other.is_definition:
                     if names & _head_reads(other):
@@ -122,9 +132,33 @@ def _leads_to(statement: Statement, probe: Statement) -> bool:
 
 
 def _is_call(statement: Statement) -> bool:
-    """A bare call, or an assignment of one of flor.log."""
+    """A bare call."""
     return isinstance(statement.node, ast.Expr) and isinstance(
         statement.node.value, (ast.Call, ast.Await)
+    )
+
+
+def _observes(statement: Statement, probe: Statement) -> bool:
+    """Whether a statement is a call like the probe, or one that only tells what it is given."""
+    if not _is_call(statement):
+        return False
+    called = statement.subject
+    return bool(called) and (called == probe.subject or called[-1].startswith(OBSERVERS))
+
+
+def _provides(block: Statement) -> bool:
+    """Whether a `try` or an `if` does nothing but import and define, or assign instead of that."""
+    if block.kind not in ("Try", "If"):
+        return False
+    inside = [s for branch in block.branches for s in branch.statements]
+    shared = [s for s in inside if s.kind == "Import" or s.is_definition]
+    names = frozenset().union(*(s.uses.binds for s in shared if not s.is_compound))
+    names |= {s.name for s in shared if s.name}
+    return all(
+        s in shared
+        or isinstance(s.node, ast.Pass)
+        or (isinstance(s.node, ast.Assign) and not s.uses.changes and s.uses.binds <= names)
+        for s in inside
     )
 
 
@@ -137,7 +171,7 @@ def _head_reads(statement: Statement) -> set[str]:
 
 
 def _shallow(statement: Statement) -> Iterator[Statement]:
-    """A statement of the module and those under its `if` and `try`, not those of functions."""
+    """A statement and those in its blocks, not those of functions."""
     yield statement
     if statement.is_compound and not statement.is_definition:
         for branch in statement.branches:
@@ -145,5 +179,8 @@ def _shallow(statement: Statement) -> Iterator[Statement]:
                 yield from _shallow(inner)
 
 
-def _binds_itself(statement: Statement, name: str) -> bool:
-    return statement.kind == "Import" or statement.name == name
+def _is_shared(statement: Statement, name: str) -> bool:
+    """Whether a statement imports or defines a name."""
+    if statement.kind == "Import":
+        return name in statement.uses.binds
+    return statement.name == name

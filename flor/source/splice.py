@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flor.source.syntax import NEWLINE, TOKEN, Branch, Source, Statement
 
 COMMENT = re.compile(r"[ \t\f]*(#[^\r\n]*)?\Z")
+FIXED = re.compile(r"#!|[ \t\f]*#.*?coding[:=]")  # comments that mean something at the top
 INDENT = re.compile(r"[ \t\f]*")
 
 
@@ -104,7 +105,7 @@ class _Place:
             return self._behind_comment(first, self._end_of_comments(first))
         stop = self.after.first_line
         if first is None:
-            return self._behind_comment(self._above(stop, 1), stop)
+            return self._behind_comment(self._above(stop, _begin(self.source)), stop)
         near = self._behind_comment(first, stop)
         if near != first or _follows_closely(self.probe):
             return near
@@ -171,6 +172,14 @@ class _Place:
         if self.after is None:
             return [*found, Insertion(self.before.end, broken + text)]
         return [*found, Insertion(self.after.start, broken + text + broken)]
+
+
+def _begin(source: Source) -> int:
+    """The first line that may have something above it."""
+    line = 1
+    while line <= 2 and line < len(source.lines) and FIXED.match(source.lines[line - 1]):
+        line += 1
+    return line
 
 
 def _begins_line(statement: Statement) -> bool:
