@@ -415,7 +415,9 @@ def _words(head: Tokens) -> list[str]:
 
 
 def _names(bag: Counter[str]) -> set[str]:
-    return {token for token in bag if token[0].isalpha() or token[0] == "_"}
+    """The variables, and the attributes with their dots."""
+    first = {token: token[1:2] if token[0] == "." else token[0] for token in bag}
+    return {token for token, letter in first.items() if letter.isalpha() or letter == "_"}
 
 
 def _increasing(pairs: list[tuple[int, int]], weights: list[float]) -> list[tuple[int, int]]:

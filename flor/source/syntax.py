@@ -179,7 +179,7 @@ class Statement:
     @cached_property
     def bag(self) -> Counter[str]:
         """How often each word and string occurs in it."""
-        words = [token for token in self.tokens if token[0].isalnum() or token[0] in "_\"'"]
+        words = [token for token in self.tokens if token[0].isalnum() or token[0] in "_.\"'"]
         return Counter([word for word in words if word not in ("self", "cls")])
 
     @cached_property
@@ -276,8 +276,8 @@ class Source:
 
     @cached_property
     def bag(self) -> Counter[str]:
-        """How often each name occurs."""
-        return Counter([m[0] for m in TOKEN.finditer(self.text) if m.lastgroup == "name"])
+        """How often each word and string occurs."""
+        return self.module.bag
 
     def offset(self, line: int, column: int) -> int:
         """Of a place as `ast` tells it: its columns count bytes of UTF-8."""
@@ -344,7 +344,7 @@ def parse(text: str) -> ast.Module:
 
 
 def tokens(text: str) -> Tokens:
-    """Of a piece of code, as they are compared."""
+    """Of a piece of code, as they are compared. An attribute has its dot: `.x` is no `x`."""
     found: list[str] = []
     for match in TOKEN.finditer(text):
         group, word = match.lastgroup, match[0]
@@ -352,6 +352,9 @@ def tokens(text: str) -> Tokens:
             continue
         if group == "string":
             word = _canonical(word)
+        elif group == "name" and found and found[-1] == ".":
+            found[-1] = "." + word
+            continue
         elif word in ")]}" and found and found[-1] == ",":
             found.pop()
         found.append(word)
