@@ -253,6 +253,24 @@ def test_all_of_several_probes_or_none():
         propagate_all(Source(new), Source("a = 1\n"), [2, 4])
 
 
+def test_what_a_block_itself_binds_need_not_be_there():
+    """Whether it reads it before, depends on values."""
+    text = """
+      for x in (1, 2):
+    >     if x > 1:
+    +         late = x
+    +     elif x:
+    +         try:
+    +             y = int(x)
+    +         except Exception as error:
+    +             late = error
+    +         else:
+    +             print(late, y)
+          print(x)
+    """
+    check(text)
+
+
 # -- anchors ---------------------------------------------------------------------------------
 
 

@@ -74,10 +74,29 @@ class Bindings:
                 return self.source.scopes[outer.owner.node]
         raise AssertionError
 
-    def is_bound(self, name: str, branch: Branch, index: int, *, local: bool = False) -> bool:
+    def gets(self, statement: Statement) -> frozenset[str]:
+        """What a statement of this source takes from outside. Of the names that a block binds, it
+        may only seem to read some before: those that have no value before it."""
+        found = reads(statement)
+        if not statement.is_compound:
+            return found
+        place = statement.branch, statement.index
+        own = found & statement.uses.binds
+        return found - {n for n in own if not self.is_bound(n, *place, without=statement)}
+
+    def is_bound(
+        self,
+        name: str,
+        branch: Branch,
+        index: int,
+        *,
+        local: bool = False,
+        without: Statement | None = None,
+    ) -> bool:
         """Whether a name may have a value before statement `index` of a branch.
 
         `local`: it is known to be no name of the module, so that no `import *` can bind it.
+        `without`: a statement that does not count.
         """
         if name in ALWAYS or name in self._declared or (self._all and not local):
             return True
@@ -91,9 +110,9 @@ class Bindings:
             return True
         if any(parameter.arg == name for parameter in here.parameters):
             return True
-        return self._comes_before(name, branch, index)
+        return self._comes_before(name, branch, index, without.node if without else None)
 
-    def _comes_before(self, name: str, branch: Branch, index: int) -> bool:
+    def _comes_before(self, name: str, branch: Branch, index: int, skip: ast.AST | None) -> bool:
         """Whether what binds a name in this scope can have run: it comes before, or in a loop."""
         place, limit = branch, index
         while True:
@@ -118,7 +137,7 @@ class Bindings:
                 others = []
             if owner.kind in ("For", "While") and place.kind == "body":
                 others.append(place)
-            if any(_binds(s, name) for other in others for s in other.statements):
+            if any(_binds(s, name, skip) for other in others for s in other.statements):
                 return True
             place, limit = owner.branch, owner.index
 
@@ -155,8 +174,8 @@ def _tests(node: ast.If, branch: Branch) -> list[ast.AST]:
     return found
 
 
-def _binds(statement: Statement, name: str) -> bool:
-    return name in _stored(statement.node)
+def _binds(statement: Statement, name: str, skip: ast.AST | None = None) -> bool:
+    return name in _stored(statement.node, skip)
 
 
 def _deleted(statement: Statement) -> set[str]:
@@ -167,15 +186,17 @@ def _deleted(statement: Statement) -> set[str]:
     return {node.id for node in names if isinstance(node.ctx, ast.Del)}
 
 
-def _stored(root: ast.AST) -> set[str]:
-    """What a statement binds in its own scope."""
-    return set(_each_stored(root))
+def _stored(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
+    """What a statement binds in its own scope, but for a part of it."""
+    return set(_each_stored(root, skip))
 
 
-def _each_stored(root: ast.AST) -> Iterator[str]:
+def _each_stored(root: ast.AST, skip: ast.AST | None) -> Iterator[str]:
     waiting = [root]
     while waiting:
         node = waiting.pop()
+        if node is skip:
+            continue
         if isinstance(node, ast.AnnAssign) and node.value is None:
             continue  # it declares, and assigns nothing
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from flor.source.names import SCOPED
 
+NAMED = (*SCOPED, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+
 
 @dataclass(frozen=True)
 class Uses:
@@ -34,8 +36,10 @@ def uses(root: ast.AST) -> Uses:
                 (reads if isinstance(node.ctx, ast.Load) else binds).add("." + node.attr)
         elif isinstance(node, ast.alias):
             binds.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, SCOPED):
+        elif isinstance(node, NAMED) and node.name:
             binds.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            binds.add(node.rest)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             reads.add(node.target.id)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

@@ -37,7 +37,7 @@ class Wording:
     ) -> None:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
-        self.needed = reads(probe) - coming
+        self.needed = (Bindings(new).gets(probe) if probe.is_compound else reads(probe)) - coming
         function = next((pair for pair in reversed(located.scopes)), None)
         self.local = bound_in(function[0].node) if function and not _is_class(function) else set()
         self.renames = Renames()
