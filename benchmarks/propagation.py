@@ -37,7 +37,7 @@ from harness import Figure
 from histories import NEGATIVE, SIZES, Case
 
 CASES = 1500
-PEER_CASES = 10  # of each row, for the peer that takes seconds
+PEER_CASES = 5
 GENERATED = 160  # of each kind of edit
 LIMIT = 60  # seconds for a case; then it counts as refused
 SEED = 7
