@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import log2
 
-from flor.source.syntax import Branch, Source, Statement, Tokens
+from flor.source.syntax import Branch, Source, Statement
+from flor.source.tokens import Tokens
 
 ALIKE = 0.5  # statements that are at least so similar may be the same one
 RENAMED = 0.6  # the same for definitions with different names

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
-from flor.source.placing import Anchor, Located, Missing, Place, locate
+from flor.source.placing import Anchor, Located, Missing, locate
 from flor.source.renames import Renames, apply
 from flor.source.slices import Slicer
 from flor.source.splice import insert, insertion, with_comment
 from flor.source.syntax import Source, Statement
+from flor.source.weighing import Place
 from flor.source.wording import Wording
 
 LIKELY = 0.6  # chance of a place that is taken without more ado; else a second one is told

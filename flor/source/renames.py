@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Literal
 
-from flor.source.syntax import TOKEN, Tokens
+from flor.source.tokens import TOKEN, Tokens
 
 Role = Literal["name", "own", "attribute", "keyword"]  # own: an attribute of self
 IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")

@@ -15,9 +15,11 @@ from functools import cached_property
 
 from flor.source.bindings import Bindings, bound_in, reads
 from flor.source.match import FOREIGN, Matcher, definition
-from flor.source.placing import Located, Place
+from flor.source.placing import Located
 from flor.source.renames import Renames, Role, roles
-from flor.source.syntax import Branch, Source, Statement, Tokens
+from flor.source.syntax import Branch, Source, Statement
+from flor.source.tokens import Tokens
+from flor.source.weighing import Place
 
 SHARE = 0.6  # of the votes that the winner needs
 WHOLE = 3.0  # a vote of statements that are the same but for such names
