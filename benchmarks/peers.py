@@ -35,6 +35,19 @@ MLFLOW = Peer(
     "mlflow",
     (("mlflow-skinny==3.17.2", "sqlalchemy", "alembic", "pandas"),),
 )
+# Its propagation alone, which needs neither torch nor a project.
+HLAST = Peer(
+    "FlorDB 4.0.1",
+    "flordb-4.0.1-hlast",
+    "hlast",
+    (("--no-deps", "flordb==4.0.1"), ("apted", "bidict==0.21.3")),
+)
+DIFF_MATCH_PATCH = Peer(
+    "diff-match-patch",
+    "diff-match-patch",
+    "diff_match_patch",
+    (("diff-match-patch==20241021",),),
+)
 
 
 def install(peer: Peer) -> Path:
@@ -58,5 +71,5 @@ def install(peer: Peer) -> Path:
 
 
 if __name__ == "__main__":
-    for every in (*TRACKERS, MLFLOW):
+    for every in (*TRACKERS, MLFLOW, HLAST, DIFF_MATCH_PATCH):
         print(every.name, install(every))

@@ -1,6 +1,7 @@
 """All benchmarks, or those of one group; writes their tables into README.md between its markers.
 
-python benchmarks/run.py [--group recording|checkpoints] [--only ours|peers] [--rounds N] [--dry]
+python benchmarks/run.py [--group recording|checkpoints|propagation] [--only ours|peers]
+                         [--rounds N] [--dry]
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import harness
 import import_time
 import ingest
 import log_call
+import propagation
 import restore
 import run_overhead
 
@@ -27,6 +29,7 @@ README = Path(__file__).with_name("README.md")
 GROUPS = {
     "recording": (log_call, import_time, run_overhead, ingest, dataframe),
     "checkpoints": (checkpoint_cost, checkpoint_overhead, restore),
+    "propagation": (propagation,),
 }
 
 

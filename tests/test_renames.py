@@ -65,7 +65,7 @@ def test_a_name_is_told_in_an_f_string_that_shows_it():
     ],
 )
 def test_an_attribute(text, expected):
-    assert apply(text, Renames(attributes={"loss": "cost"})) == expected
+    assert apply(text, Renames(attributes={"loss": "cost"}, own={"loss": "cost"})) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flor.source.syntax import Source, decode, tokens
+from flor.source.syntax import Source, decode
+from flor.source.tokens import tokens
 
 # -- tokens ----------------------------------------------------------------------------------
 

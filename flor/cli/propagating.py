@@ -117,6 +117,11 @@ def _lines(side: Side, lines: Sequence[str], names: Sequence[str]) -> list[int]:
         found += logged
     if not found:
         raise click.UsageError("which statement? Give --line N or --name NAME.")
+    for number in found:
+        statement = side.source.at(number)
+        place = (statement.first_line, statement.last_line) if statement else (number, number)
+        if side.notebook is not None and side.notebook.has_magic(*place):
+            raise BadSource(f"{side.place(number)} of {side.name} has a magic, and is no Python")
     return found
 
 

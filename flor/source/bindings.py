@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flor.source.liveness import live_at_begin
-from flor.source.names import BUILTINS, DYNAMIC, SCOPED, Scope, words
+from flor.source.names import BUILTINS, DYNAMIC, FUNCTIONS, SCOPED, Scope, words
 from flor.source.syntax import Branch, Source, Statement
 
 ALWAYS = BUILTINS | words(
@@ -41,6 +41,18 @@ def _assigned_first(statement: Statement) -> set[str]:
     return {name for name, end in assigned.items() if name not in first or first[name] >= end}
 
 
+def bound_in(function: ast.AST) -> set[str]:
+    """The names that a function binds itself: its parameters, and what its body assigns."""
+    found: set[str] = set()
+    if isinstance(function, (*FUNCTIONS, ast.Lambda)):
+        args = function.args
+        named = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+        found |= {arg.arg for arg in named if arg is not None}
+    for node in getattr(function, "body", []):
+        found |= _stored(node)
+    return found
+
+
 class Bindings:
     """What is bound in one source, and where."""
 
@@ -52,10 +64,6 @@ class Bindings:
             isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)
             for node in module.parts
         )
-
-    def is_local(self, name: str, branch: Branch) -> bool:
-        """Whether a name is a function's own in a branch."""
-        return name in (owner := self.scope(branch).owner(name)).binds and bool(owner.parent)
 
     def scope(self, branch: Branch) -> Scope:
         """The scope that a branch runs in."""

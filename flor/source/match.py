@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import log2
 
-from flor.source.syntax import Branch, Source, Statement, Tokens
+from flor.source.syntax import Branch, Source, Statement
+from flor.source.tokens import Tokens
 
 ALIKE = 0.5  # statements that are at least so similar may be the same one
 RENAMED = 0.6  # the same for definitions with different names
@@ -415,7 +416,9 @@ def _words(head: Tokens) -> list[str]:
 
 
 def _names(bag: Counter[str]) -> set[str]:
-    return {token for token in bag if token[0].isalpha() or token[0] == "_"}
+    """The variables, and the attributes with their dots."""
+    first = {token: token[1:2] if token[0] == "." else token[0] for token in bag}
+    return {token for token, letter in first.items() if letter.isalpha() or letter == "_"}
 
 
 def _increasing(pairs: list[tuple[int, int]], weights: list[float]) -> list[tuple[int, int]]:

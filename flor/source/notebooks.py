@@ -78,6 +78,11 @@ class Notebook:
         cell = max((c for c in self.cells if c.start <= offset), key=lambda c: c.start)
         return cell.number, cell.text.count("\n", 0, offset - cell.start) + 1
 
+    def has_magic(self, first: int, last: int) -> bool:
+        """Whether some of the module's lines stand for ones that are no Python."""
+        own = self._between.join(cell.text for cell in self.cells).split("\n")
+        return own[first - 1 : last] != self.module.split("\n")[first - 1 : last]
+
     def with_module(self, module: str) -> str:
         """The file, where text has been put into its module. Nothing may have been taken out."""
         if not self.cells:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
-from flor.source.bindings import Bindings
-from flor.source.match import Matcher, definition
-from flor.source.placing import Anchor, Located, Missing, Place, locate
-from flor.source.renames import Renames, Votes, apply
+from flor.source.placing import Anchor, Located, Missing, locate
+from flor.source.renames import Renames, apply
 from flor.source.slices import Slicer
 from flor.source.splice import insert, insertion, with_comment
 from flor.source.syntax import Source, Statement
+from flor.source.weighing import Place
+from flor.source.wording import Wording
 
 LIKELY = 0.6  # chance of a place that is taken without more ado; else a second one is told
 GUESS = 0.5  # chance below which it is refused, unless it makes no difference
@@ -218,10 +218,10 @@ class _Mover:
         )
         return patched
 
-    def _names(self, probe: Statement, old: Source, located: Located) -> _Names:
+    def _names(self, probe: Statement, old: Source, located: Located) -> Wording:
         """What a definition needs once it is called may come later: itself, what needs it."""
         coming = {s.name for s in self.on_the_way if s.name} if probe.is_definition else set()
-        return _Names(self.new, old, probe, located, coming)
+        return Wording(self.new, old, probe, located, coming)
 
     def _other(self, probe: Statement, places: Sequence[Place], located: Located) -> Place | None:
         """A place that is nearly as good as the first one. Raises NoPlace where that matters."""
@@ -284,74 +284,6 @@ def _first_difference(old: str, new: str) -> int:
     while place < len(new) and new[place].isspace():
         place += 1
     return new.count("\n", 0, place) + 1
-
-
-class _Names:
-    """What a statement is to call things in an older version."""
-
-    def __init__(
-        self, new: Source, old: Source, probe: Statement, located: Located, coming: set[str]
-    ) -> None:
-        self.new, self.old, self.probe, self.located = new, old, probe, located
-        self.bindings = Bindings(old)
-        self.ours = ours = Bindings(new)
-        self.needed = ours.gets(probe) - coming
-        self.local = {n for n in self.needed if ours.is_local(n, probe.branch)}
-        self.renames = Renames()
-        only_new = located.matcher.only_new
-        best = located.places[0]
-        lacking = {n for n in self.needed if not self._is_bound(n, n, best)}
-        names = (probe.uses.binds & only_new) | lacking
-        attributes = self._attributes() & only_new
-        keywords = self._keywords() & only_new
-        if names or attributes or keywords:
-            votes = Votes(located.matcher, [*located.pairs, *located.scopes])
-            self.renames = Renames(
-                {n: was for n in names if (was := self._was(votes, n)) is not None},
-                {n: was for n in attributes if (was := votes.winner("attribute", n)) is not None},
-                {n: was for n in keywords if (was := votes.winner("keyword", n)) is not None},
-            )
-
-    def unbound(self, place: Place) -> list[str]:
-        """The names that it reads and that have no value at a place, even renamed."""
-        names = self.renames.names
-        return sorted(n for n in self.needed if not self._is_bound(n, names.get(n, n), place))
-
-    def _is_bound(self, name: str, was: str, place: Place) -> bool:
-        local = name in self.local
-        return self.bindings.is_bound(was, place.branch, place.index, local=local)
-
-    def _was(self, votes: Votes, name: str) -> str | None:
-        return votes.winner("name", name) or self._definition(name) or self._outer(name)
-
-    def _definition(self, name: str) -> str | None:
-        """The older name of a function or class of the module."""
-        for statement in self.new.module.statements:
-            if statement.name == name:
-                found = definition(statement, self.new.module, self.old.module)
-                return found.name if found is not None else None
-        return None
-
-    def _outer(self, name: str) -> str | None:
-        """The older name of a variable of the module or of an enclosing function."""
-        owner = self.ours.scope(self.probe.branch).owner(name).node
-        for new, old in self.located.scopes:
-            if new.node is owner:
-                return Votes(Matcher(new.bag, old.bag), [(new, old)]).winner("name", name)
-        if owner is not self.new.tree:
-            return None
-        matcher = Matcher(self.new.bag, self.old.bag)
-        ours, theirs = self.new.module.statements, self.old.module.statements
-        pairs = [(ours[i], theirs[j]) for i, j in matcher.align(ours, theirs).items()]
-        return Votes(matcher, pairs).winner("name", name)
-
-    def _attributes(self) -> set[str]:
-        nodes = ast.walk(self.probe.node)
-        return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-    def _keywords(self) -> set[str]:
-        nodes = ast.walk(self.probe.node)
-        return {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
 
 
 Lines = Callable[[Source], list[int]]

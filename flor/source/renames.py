@@ -1,116 +1,57 @@
-"""What an older version called things, by what stands in the same places. Pure.
+"""A piece of code with other names: what a name in it is, and text with the old one's. Pure.
 
-Statements that correspond vote: where one has a name that only the new version knows, and the other
-one, in the same place, a name that only the old version knows, that is a vote for a rename.
-Variables, attributes and keywords are told apart.
+Variables, attributes and keywords are told apart; in f-strings what stands in braces is code.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from keyword import iskeyword
 from typing import Literal
 
-from flor.source.match import Matcher
-from flor.source.syntax import TOKEN, Statement, Tokens
+from flor.source.tokens import TOKEN, Tokens
 
-Role = Literal["name", "attribute", "keyword"]
-SHARE = 0.6  # of the votes that the winner needs
+Role = Literal["name", "own", "attribute", "keyword"]  # own: an attribute of self
 IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")
 
 
 @dataclass(frozen=True)
 class Renames:
-    """New name → old name."""
+    """New name → old name. `own` are attributes of self, `attributes` those of others."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, str] = field(default_factory=dict)
     keywords: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.names or self.attributes or self.keywords)
+        return bool(self.names or self.attributes or self.keywords or self.own)
 
-
-class Votes:
-    """Counts what corresponds to what, in pairs of statements."""
-
-    def __init__(self, matcher: Matcher, pairs: Iterable[tuple[Statement, Statement]]) -> None:
-        self.matcher = matcher
-        self._for: defaultdict[tuple[Role, str], Counter[str]] = defaultdict(Counter)
-        self._from: defaultdict[tuple[Role, str], Counter[str]] = defaultdict(Counter)
-        seen: set[tuple[Statement, Statement]] = set()
-        for new, old in pairs:
-            self._count(new, old, seen)
-
-    def winner(self, role: Role, name: str) -> str | None:
-        """What the old version calls it, if the votes agree."""
-        votes = self._for.get((role, name))
-        if not votes:
-            return None
-        (best, count), *_ = votes.most_common(1)
-        back = self._from[role, best]
-        if count < SHARE * votes.total() or back.most_common(1)[0][0] != name:
-            return None
-        return best
-
-    def _count(
-        self, new: Statement, old: Statement, seen: set[tuple[Statement, Statement]]
-    ) -> None:
-        if (new, old) in seen or new.tokens == old.tokens:
-            return
-        seen.add((new, old))
-        self._compare(new.head, old.head, is_def=new.is_definition)
-        if not (new.is_compound and old.is_compound):
-            return
-        for branch in new.branches:
-            partner = self.matcher.branch(branch, old)
-            if partner is not None:
-                self._compare(branch.head, partner.head, is_def=False)
-                ours, theirs = branch.statements, partner.statements
-                for i, j in self.matcher.align(ours, theirs).items():
-                    self._count(ours[i], theirs[j], seen)
-
-    def _compare(self, new: Tokens, old: Tokens, *, is_def: bool) -> None:
-        only_new, only_old = self.matcher.only_new, self.matcher.only_old
-        plain_new = [("·" if token in only_new else token) for token in new]
-        plain_old = [("·" if token in only_old else token) for token in old]
-        whole = plain_new == plain_old
-        if whole:
-            spans = [(0, 0, len(new))]
-        else:
-            found = SequenceMatcher(None, plain_new, plain_old, autojunk=False).get_opcodes()
-            spans = [
-                (i1, j1, i2 - i1)
-                for tag, i1, i2, j1, j2 in found
-                if tag in ("equal", "replace") and i2 - i1 == j2 - j1
-            ]
-        for i0, j0, length in spans:
-            for offset in range(length):
-                i, j = i0 + offset, j0 + offset
-                if new[i] not in only_new or old[j] not in only_old:
-                    continue
-                if iskeyword(new[i]) or iskeyword(old[j]):  # None, True: no names
-                    continue
-                role = role_of(new, i, is_def=is_def)
-                if role == role_of(old, j, is_def=is_def):
-                    weight = 3 if whole else 1
-                    self._for[role, new[i]][old[j]] += weight
-                    self._from[role, old[j]][new[i]] += weight
+    def of(self, role: Role, name: str) -> str:
+        """The old name, or the same."""
+        kinds = {"name": self.names, "attribute": self.attributes, "keyword": self.keywords}
+        return kinds.get(role, self.own).get(name, name)
 
 
 def role_of(tokens: Tokens | list[str], index: int, *, is_def: bool = False) -> Role:
     """What a name at an index of tokens is."""
     before = tokens[index - 1] if index else ""
-    if before == ".":
-        return "attribute"
+    if tokens[index][0] == ".":
+        return "own" if before in ("self", "cls") else "attribute"
     after = tokens[index + 1] if index + 1 < len(tokens) else ""
     if after == "=" and before in ("(", ",") and not is_def and _in_brackets(tokens, index):
         return "keyword"
     return "name"
+
+
+def roles(tokens: Tokens, *, is_def: bool = False) -> Iterator[tuple[int, Role]]:
+    """The names among tokens, by their indices, and what each of them is."""
+    for index, token in enumerate(tokens):
+        is_name = token[0].isalpha() or token[0] == "_" or (token[0] == "." and len(token) > 1)
+        if is_name and not iskeyword(token) and not token[1:2].isdigit():
+            yield index, role_of(tokens, index, is_def=is_def)
 
 
 def _in_brackets(tokens: Tokens | list[str], index: int) -> bool:
@@ -125,21 +66,22 @@ def apply(text: str, renames: Renames) -> str:
     if not renames:
         return text
     found = list(TOKEN.finditer(text))
-    solid = [m for m in found if m.lastgroup not in ("space", "comment")]
-    words = [m[0] for m in solid]
+    words: list[str] = []  # as `tokens` has them
+    number: dict[int, int] = {}  # of a name, by where it begins
+    for match in found:
+        if match.lastgroup not in ("space", "comment"):
+            if match.lastgroup == "name" and words and words[-1] == ".":
+                words[-1] = "." + match[0]
+            else:
+                words.append(match[0])
+            number[match.start()] = len(words) - 1
     is_def = words[:1] in (["def"], ["class"]) or words[:2] == ["async", "def"]
     pieces: list[str] = []
-    number = {id(m): n for n, m in enumerate(solid)}
     for match in found:
         token = match[0]
         if match.lastgroup == "name":
-            role = role_of(words, number[id(match)], is_def=is_def)
-            names = {
-                "name": renames.names,
-                "attribute": renames.attributes,
-                "keyword": renames.keywords,
-            }[role]
-            token = names.get(token, token)
+            role = role_of(words, number[match.start()], is_def=is_def)
+            token = renames.of(role, token)
         elif match.lastgroup == "string" and _is_formatted(token):
             token = _in_format(token, renames)
         pieces.append(token)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from flor.source.syntax import NEWLINE, TOKEN, Branch, Source, Statement
+from flor.source.syntax import Branch, Source, Statement
+from flor.source.tokens import NEWLINE, TOKEN
 
 COMMENT = re.compile(r"[ \t\f]*(#[^\r\n]*)?\Z")
 FIXED = re.compile(r"#!|[ \t\f]*#.*?coding[:=]")  # comments that mean something at the top

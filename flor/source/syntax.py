@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
@@ -18,18 +17,9 @@ from functools import cached_property
 from typing import Any
 
 from flor.source.names import SCOPED, TRY_STAR, WITHS, Scope, first_line, scopes
+from flor.source.tokens import NEWLINE, Tokens, tokens
 from flor.source.uses import Uses, uses
 
-Tokens = tuple[str, ...]
-
-NEWLINE = re.compile(r"\r\n|\r|\n")
-TOKEN = re.compile(
-    r"(?P<string>(?:\b[rRbBuUfFtT]{1,2})?(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}"
-    r"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'))"
-    r"|(?P<name>[^\W\d]\w*)|(?P<number>\.?\d[\w.]*)|(?P<comment>\#[^\r\n]*)|(?P<space>\s+|\\\r?\n)"
-    r"|(?P<operator>\*\*=?|//=?|>>=?|<<=?|->|:=|[=!<>+\-*/%&|^@]=|.)",
-    re.DOTALL,
-)
 ANCHORS = ("loop", "log", "arg", "iteration")  # of flor: their first argument names them
 ASSIGNS = ("=", "+=", "-=", "*=", "/=", "//=", "%=", "**=", "&=", "|=", "^=", ">>=", "<<=", "@=")
 SIMPLE = "simple"
@@ -179,7 +169,7 @@ class Statement:
     @cached_property
     def bag(self) -> Counter[str]:
         """How often each word and string occurs in it."""
-        words = [token for token in self.tokens if token[0].isalnum() or token[0] in "_\"'"]
+        words = [token for token in self.tokens if token[0].isalnum() or token[0] in "_.\"'"]
         return Counter([word for word in words if word not in ("self", "cls")])
 
     @cached_property
@@ -276,8 +266,8 @@ class Source:
 
     @cached_property
     def bag(self) -> Counter[str]:
-        """How often each name occurs."""
-        return Counter([m[0] for m in TOKEN.finditer(self.text) if m.lastgroup == "name"])
+        """How often each word and string occurs."""
+        return self.module.bag
 
     def offset(self, line: int, column: int) -> int:
         """Of a place as `ast` tells it: its columns count bytes of UTF-8."""
@@ -341,30 +331,6 @@ def parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes: not ours to tell
         return ast.parse(text)
-
-
-def tokens(text: str) -> Tokens:
-    """Of a piece of code, as they are compared."""
-    found: list[str] = []
-    for match in TOKEN.finditer(text):
-        group, word = match.lastgroup, match[0]
-        if group in ("space", "comment"):
-            continue
-        if group == "string":
-            word = _canonical(word)
-        elif word in ")]}" and found and found[-1] == ",":
-            found.pop()
-        found.append(word)
-    return tuple(found)
-
-
-def _canonical(token: str) -> str:
-    """A string with the quotes that most have."""
-    begin = min(place for place in (token.find('"'), token.find("'")) if place >= 0)
-    prefix, rest = token[:begin].lower(), token[begin:]
-    quote = rest[:3] if rest[:3] in ('"""', "'''") and len(rest) >= 6 else rest[0]
-    inside = rest[len(quote) : len(rest) - len(quote)]
-    return f'"{prefix}{inside}"'
 
 
 def _branches(statement: Statement) -> Iterator[Branch]:

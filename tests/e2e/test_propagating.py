@@ -298,6 +298,13 @@ def test_from_a_notebook(versions):
         propagate(versions, "new.ipynb", "old:train.py", "--line", line, code=code)
 
 
+def test_a_magic_is_no_statement(versions):
+    versions.write("new.ipynb", notebook("x = !ls\nif x:\n    %cd ..\n    print(x)"))
+    for line, code in (("1:1", 1), ("1:2", 1), ("1:3", 1), ("1:4", 3)):
+        _, err = propagate(versions, "new.ipynb", "old:train.py", "--line", line, code=code)
+        assert ("magic" in err) == (code == 1)
+
+
 def test_a_file_that_is_no_notebook(versions):
     versions.write("old.ipynb", "{}")
     propagate(versions, "train.py", "old.ipynb", "--line", "5", code=3)
