@@ -161,7 +161,9 @@ VERSIONS = {
           return x
     """,
     "variable of an enclosing function": """
-      def train(NAME):
+      from task import data
+      def train():
+          NAME = len(data)
           def step(x):
               x = x + 1
     %         print(NAME, x)

@@ -63,13 +63,25 @@ class Wording:
         if not lacking | own:
             return {}
         votes = self._votes
-        found = {n: votes.winner("name", n) or self._of_module(n) for n in lacking | own}
+        found = {n: votes.winner("name", n) or self._from_outside(n) for n in lacking | own}
         return {n: was for n, was in found.items() if was is not None}
+
+    def _from_outside(self, name: str) -> str | None:
+        """The older name of what an enclosing function or the module binds."""
+        if name in self.local:
+            return None
+        for ours, theirs in reversed(self.located.scopes[:-1]):
+            if ours.kind != "ClassDef" and name in bound_in(ours.node):
+                matcher = Matcher(ours.bag, theirs.bag)
+                votes = Votes(matcher, ours.branches[0], theirs.branches[0], self.probe)
+                votes.count(ours, theirs)
+                return votes.winner("name", name)
+        return self._of_module(name)
 
     def _of_module(self, name: str) -> str | None:
         """The older name of what is bound at the top of the module."""
         module = self.new.module
-        if name in self.local or not any(name in s.uses.binds for s in module.statements):
+        if not any(name in s.uses.binds for s in module.statements):
             return None
         return self._definition(name) or self._top_votes.winner("name", name)
 
