@@ -152,6 +152,22 @@ VERSIONS = {
     %         print(self.NAME(y))
               return y
     """,
+    "variable of the module": """
+      NAME = 0.1
+      step(NAME)
+      def train(x):
+          x = x + 1
+    %     print(NAME, x)
+          return x
+    """,
+    "variable of an enclosing function": """
+      def train(NAME):
+          def step(x):
+              x = x + 1
+    %         print(NAME, x)
+              return x
+          step(NAME)
+    """,
     "probe that binds": """
       from task import data, net
       for x in data:

@@ -63,7 +63,7 @@ class Wording:
         if not lacking | own:
             return {}
         votes = self._votes
-        found = {n: votes.winner("name", n) or self._definition(n) for n in lacking | own}
+        found = {n: votes.winner("name", n) or self._of_module(n) for n in lacking | own}
         return {n: was for n, was in found.items() if was is not None}
 
     @cached_property
@@ -96,15 +96,26 @@ class Wording:
             return any(name in scope.binds for scope in here.around() if scope.parent is not None)
         return self._is_bound(name, name, place)
 
-    def _definition(self, name: str) -> str | None:
-        """The older name of a function or class of the module."""
+    def _of_module(self, name: str) -> str | None:
+        """The older name of a function, class or variable of the module."""
         if name in self.local:
             return None
         for statement in self.new.module.statements:
             if statement.name == name:
                 found = definition(statement, self.new.module, self.old.module)
                 return found.name if found is not None else None
-        return None
+        if name not in {n for s in self.new.module.statements for n in s.uses.binds}:
+            return None
+        return self._module_votes.winner("name", name)
+
+    @cached_property
+    def _module_votes(self) -> Votes:
+        ours, theirs = self.new.module, self.old.module
+        matcher = Matcher(self.new.bag, self.old.bag)
+        votes = Votes(matcher, ours, theirs, self.probe)
+        for i, j in matcher.align(ours.statements, theirs.statements).items():
+            votes.count(ours.statements[i], theirs.statements[j])
+        return votes
 
     def _own(self) -> dict[str, str]:
         """Those of `self` that the older class does not have."""
