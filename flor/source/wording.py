@@ -27,6 +27,7 @@ EQUAL = 1.5  # of a part of others that is, and of heads of functions
 CHANGED = 0.5  # of a part that differs
 ENOUGH = 1.5
 ATTRIBUTE = re.compile(r"\b(?:self|cls)\s*\.\s*([^\W\d]\w*)")
+COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 Known = set[tuple[Role, str]]
 
@@ -130,7 +131,7 @@ class Wording:
         if pair is None or not wanted:
             return {}
         ours, theirs = pair
-        wanted -= set(ATTRIBUTE.findall(theirs.text)) | set(_methods(theirs))
+        wanted -= set(ATTRIBUTE.findall(COMMENT.sub("", theirs.text))) | set(_methods(theirs))
         if not wanted:
             return {}
         bags = Matcher(ours.bag, theirs.bag)
@@ -240,7 +241,7 @@ class Votes:
 
 
 def _parameters(node: ast.AST) -> list[tuple[str, str]]:
-    """The parameters of a function, and their defaults."""
+    """The parameters of a function, and what tells of each: annotation and default."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
     args = node.args
@@ -250,12 +251,16 @@ def _parameters(node: ast.AST) -> list[tuple[str, str]]:
         *zip(plain, [*missing, *args.defaults], strict=True),
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
-    found = [(arg.arg, ast.dump(value) if value is not None else "") for arg, value in pairs]
+    found = [(arg.arg, _kind(arg.annotation) + _kind(value)) for arg, value in pairs]
     return found + [(arg.arg, "*") for arg in (args.vararg, args.kwarg) if arg is not None]
 
 
+def _kind(node: ast.expr | None) -> str:
+    return ast.dump(node) if node is not None else ""
+
+
 def _aligned(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Parameters in the same places between those that both have, with the same defaults."""
+    """Parameters in the same places between those that both have; else those told by the rest."""
     names = SequenceMatcher(None, [n for n, _ in ours], [n for n, _ in theirs], autojunk=False)
     found: list[tuple[str, str]] = []
     for tag, i0, i1, j0, j1 in names.get_opcodes():
@@ -263,7 +268,7 @@ def _aligned(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list
             continue
         left, right = ours[i0:i1], theirs[j0:j1]
         if len(left) == len(right):
-            found += [(a[0], b[0]) for a, b in zip(left, right, strict=True) if a[1] == b[1]]
+            found += [(a[0], b[0]) for a, b in zip(left, right, strict=True)]
             continue
         for name, default in left:
             same = [other for other, value in right if value == default]
