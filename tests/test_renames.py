@@ -185,6 +185,16 @@ def test_renamed(what):
     check(new.replace("NAME", "loss"), old.replace("NAME", "cost"))
 
 
+def test_names_with_a_digit():
+    text = """
+      from task import net
+      {0}, {1} = net(), net()
+      net.step({0}, {1})
+    %     print({0}, {1}, .5)
+    """.replace("%    ", "%")
+    check(text.format("f1", "x2").replace("%", ">"), text.format("g1", "y2").replace("%", "+"))
+
+
 def test_two_names_that_have_changed_places():
     """Each means something else in the older version, and both have a value there."""
     text = """

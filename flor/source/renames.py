@@ -49,8 +49,7 @@ def role_of(tokens: Tokens | list[str], index: int, *, is_def: bool = False) -> 
 def roles(tokens: Tokens, *, is_def: bool = False) -> Iterator[tuple[int, Role]]:
     """The names among tokens, by their indices, and what each of them is."""
     for index, token in enumerate(tokens):
-        is_name = token[0].isalpha() or token[0] == "_" or (token[0] == "." and len(token) > 1)
-        if is_name and not iskeyword(token) and not token[1:2].isdigit():
+        if token.removeprefix(".").isidentifier() and not iskeyword(token):
             yield index, role_of(tokens, index, is_def=is_def)
 
 

@@ -27,6 +27,7 @@ EQUAL = 1.5  # of a part of others that is, and of heads of functions
 CHANGED = 0.5  # of a part that differs
 ENOUGH = 1.5
 ATTRIBUTE = re.compile(r"\b(?:self|cls)\s*\.\s*([^\W\d]\w*)")
+COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 Known = set[tuple[Role, str]]
 
@@ -78,24 +79,6 @@ class Wording:
                 return votes.winner("name", name)
         return self._of_module(name)
 
-    def _of_module(self, name: str) -> str | None:
-        """The older name of what is bound at the top of the module."""
-        module = self.new.module
-        if not any(name in s.uses.binds for s in module.statements):
-            return None
-        return self._definition(name) or self._top_votes.winner("name", name)
-
-    @cached_property
-    def _top_votes(self) -> Votes:
-        """Of the statements at the top of the module; what functions hold does not count."""
-        matcher = Matcher(self.new.bag, self.old.bag)
-        ours, theirs = self.new.module.statements, self.old.module.statements
-        votes = Votes(matcher, self.new.module, self.old.module, self.probe)
-        for i, j in matcher.align(ours, theirs).items():
-            if not ours[i].is_definition:
-                votes.count(ours[i], theirs[j])
-        return votes
-
     @cached_property
     def _votes(self) -> Votes:
         """Of the function around the statement."""
@@ -126,13 +109,24 @@ class Wording:
             return any(name in scope.binds for scope in here.around() if scope.parent is not None)
         return self._is_bound(name, name, place)
 
-    def _definition(self, name: str) -> str | None:
-        """The older name of a function or class of the module."""
+    def _of_module(self, name: str) -> str | None:
+        """The older name of a function, class or variable of the module."""
         for statement in self.new.module.statements:
             if statement.name == name:
                 found = definition(statement, self.new.module, self.old.module)
                 return found.name if found is not None else None
-        return None
+        if name not in {n for s in self.new.module.statements for n in s.uses.binds}:
+            return None
+        return self._module_votes.winner("name", name)
+
+    @cached_property
+    def _module_votes(self) -> Votes:
+        ours, theirs = self.new.module, self.old.module
+        matcher = Matcher(self.new.bag, self.old.bag)
+        votes = Votes(matcher, ours, theirs, self.probe)
+        for i, j in matcher.align(ours.statements, theirs.statements).items():
+            votes.count(ours.statements[i], theirs.statements[j])
+        return votes
 
     def _own(self) -> dict[str, str]:
         """Those of `self` that the older class does not have."""
@@ -147,7 +141,7 @@ class Wording:
         if pair is None or not wanted:
             return {}
         ours, theirs = pair
-        wanted -= set(ATTRIBUTE.findall(theirs.text)) | set(_methods(theirs))
+        wanted -= set(ATTRIBUTE.findall(COMMENT.sub("", theirs.text))) | set(_methods(theirs))
         if not wanted:
             return {}
         bags = Matcher(ours.bag, theirs.bag)
@@ -257,7 +251,7 @@ class Votes:
 
 
 def _parameters(node: ast.AST) -> list[tuple[str, str]]:
-    """The parameters of a function, and their defaults."""
+    """The parameters of a function, and what tells of each: annotation and default."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
     args = node.args
@@ -267,12 +261,16 @@ def _parameters(node: ast.AST) -> list[tuple[str, str]]:
         *zip(plain, [*missing, *args.defaults], strict=True),
         *zip(args.kwonlyargs, args.kw_defaults, strict=True),
     ]
-    found = [(arg.arg, ast.dump(value) if value is not None else "") for arg, value in pairs]
+    found = [(arg.arg, _kind(arg.annotation) + _kind(value)) for arg, value in pairs]
     return found + [(arg.arg, "*") for arg in (args.vararg, args.kwarg) if arg is not None]
 
 
+def _kind(node: ast.expr | None) -> str:
+    return ast.dump(node) if node is not None else ""
+
+
 def _aligned(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Parameters in the same places between those that both have, with the same defaults."""
+    """Parameters in the same places between those that both have; else those told by the rest."""
     names = SequenceMatcher(None, [n for n, _ in ours], [n for n, _ in theirs], autojunk=False)
     found: list[tuple[str, str]] = []
     for tag, i0, i1, j0, j1 in names.get_opcodes():
@@ -280,7 +278,7 @@ def _aligned(ours: list[tuple[str, str]], theirs: list[tuple[str, str]]) -> list
             continue
         left, right = ours[i0:i1], theirs[j0:j1]
         if len(left) == len(right):
-            found += [(a[0], b[0]) for a, b in zip(left, right, strict=True) if a[1] == b[1]]
+            found += [(a[0], b[0]) for a, b in zip(left, right, strict=True)]
             continue
         for name, default in left:
             same = [other for other, value in right if value == default]
