@@ -2,6 +2,7 @@
 
 import pytest
 
+import flor
 from flor.errors import BadSource, NoPlace
 from flor.source.propagate import (
     logging,
@@ -418,3 +419,13 @@ def test_what_has_been_put_into_a_version_is_found_there():
     again = propagate_all(Source(text), Source(check(PLACES).text), lines)
     assert again.text == text
     assert all(item.already for item in again.placed)
+
+
+def test_an_attribute_that_the_older_class_does_not_set():
+    """It can inherit none."""
+    new = "class Net:\n    def run(self):\n        self.n = 1\n        a()\n        print(self.n)\n"
+    old = "class Net:\n    def run(self):\n        a()\n"
+    with pytest.raises(NoPlace, match="no attribute 'n' of self"):
+        flor.propagate(new, old, 5)
+    inherited = old.replace("class Net:", "class Net(Base):")
+    assert "a()\n        print(self.n)\n" in flor.propagate(new, inherited, 5)

@@ -16,8 +16,9 @@ from flor.errors import BadSource, NoPlace
 from flor.source.placing import Anchor, Located, Missing, locate
 from flor.source.renames import Renames, apply
 from flor.source.slices import Slicer
-from flor.source.splice import insert, insertion, with_comment
-from flor.source.syntax import Source, Statement
+from flor.source.splice import Insertion, insert, insertion, with_comment
+from flor.source.syntax import Source, Statement, parse
+from flor.source.tokens import NEWLINE
 from flor.source.weighing import Place
 from flor.source.wording import Wording
 
@@ -187,18 +188,23 @@ class _Mover:
         fitting = [p for p in places if not names.unbound(p)]
         if not fitting:
             return self._with_needed(probe, old, names.unbound(places[0]), places[0], slicer)
+        if lost := names.lost():
+            raise NoPlace(
+                f"the older version sets no attribute {lost[0]!r} of self, which it reads"
+            )
         place, other = fitting[0], self._other(probe, fitting, located)
         renames = names.renames
         text = apply(with_comment(probe), renames)
-        result = insert(old.text, insertion(place.branch, place.index, probe, text))
+        insertions = insertion(place.branch, place.index, probe, text)
+        result = insert(old.text, insertions)
         try:
-            patched = Source(result)
+            patched = _parsed(result, old, insertions)
             _compile(patched, probe)
         except (SyntaxError, ValueError, RecursionError) as error:
             raise NoPlace(
                 f"with it the older version would not parse: {getattr(error, 'msg', error)}"
             ) from None
-        line = _first_difference(old.text, result)
+        line = _line_of(insertions, result)
         grown = len(patched.lines) - len(old.lines)
         self.placed = [
             replace(item, line=item.line + grown) if item.line >= line else item
@@ -274,16 +280,25 @@ def _compile(patched: Source, probe: Statement) -> None:
             compile(patched.tree, "<flor>", "exec", flags=flags, dont_inherit=True)
 
 
-def _first_difference(old: str, new: str) -> int:
-    """The line of the first character that differs, past white space."""
-    place = 0
-    for a, b in zip(old, new, strict=False):
-        if a != b:
-            break
+def _parsed(result: str, old: Source, insertions: Sequence[Insertion]) -> Source:
+    """The result, of which the statement of the module that has changed is parsed at once. Raises
+    SyntaxError."""
+    begin, end = insertions[0].offset, insertions[-1].offset
+    for statement in old.module.statements:
+        start = old.starts[statement.first_line - 1]
+        if start < begin and end <= statement.end:
+            stop = statement.end + len(result) - len(old.text)
+            parse(result[start:stop])
+            return Source(result, known=True)
+    return Source(result)
+
+
+def _line_of(insertions: Sequence[Insertion], result: str) -> int:
+    """Of the first character that was put in, past white space."""
+    place = insertions[0].offset
+    while place < len(result) and result[place].isspace():
         place += 1
-    while place < len(new) and new[place].isspace():
-        place += 1
-    return new.count("\n", 0, place) + 1
+    return len(NEWLINE.findall(result, 0, place)) + 1
 
 
 Lines = Callable[[Source], list[int]]

@@ -43,7 +43,8 @@ def uses(root: ast.AST) -> Uses:
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             reads.add(node.target.id)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            changes.add(_root(node.value.func))
+            called = node.value.func
+            changes |= {_root(called)} if isinstance(called, ast.Attribute) else set()
         if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
             changes.add(_root(node))
     return Uses(frozenset(reads), frozenset(binds), frozenset(changes - {"", "self", "cls"}))

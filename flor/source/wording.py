@@ -52,6 +52,20 @@ class Wording:
         names = self.renames.names
         return sorted(n for n in self.needed if not self._is_bound(n, names.get(n, n), place))
 
+    def lost(self) -> list[str]:
+        """The attributes of self that it reads, that the new class itself sets, and that the older
+        class has not, not even under another name, nor can inherit."""
+        reads = {n[1:] for n in self.probe.uses.reads if n[0] == "."}
+        lost = (reads & self._unknown()) - self.renames.own.keys()
+        if not lost or self._class is None:
+            return []
+        ours, theirs = self._class
+        if any(getattr(base, "id", "") != "object" for base in getattr(theirs.node, "bases", [])):
+            return []
+        bound = {n[1:] for n in ours.uses.binds if n[0] == "."} | set(_methods(ours))
+        bound |= {n for s in ours.branches[0].statements for n in s.uses.binds}
+        return sorted(lost & bound)
+
     def _is_bound(self, name: str, was: str, place: Place) -> bool:
         local = name in self.local
         return self.bindings.is_bound(was, place.branch, place.index, local=local)
@@ -128,22 +142,25 @@ class Wording:
             votes.count(ours.statements[i], theirs.statements[j])
         return votes
 
+    @cached_property
+    def _class(self) -> tuple[Statement, Statement] | None:
+        return next((pair for pair in reversed(self.located.scopes) if _is_class(pair)), None)
+
+    def _unknown(self) -> set[str]:
+        """The attributes of self in the statement that do not occur in the older class."""
+        names = self.probe.uses.reads | self.probe.uses.binds
+        wanted = {name[1:] for name in names if name[0] == "."}
+        if self._class is None or not wanted:
+            return set()
+        theirs = self._class[1]
+        return wanted - set(ATTRIBUTE.findall(COMMENT.sub("", theirs.text))) - set(_methods(theirs))
+
     def _own(self) -> dict[str, str]:
         """Those of `self` that the older class does not have."""
-        wanted = {
-            node.attr
-            for node in ast.walk(self.probe.node)
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("self", "cls")
-        }
-        pair = next((pair for pair in reversed(self.located.scopes) if _is_class(pair)), None)
-        if pair is None or not wanted:
+        wanted, pair = self._unknown(), self._class
+        if not wanted or pair is None:
             return {}
         ours, theirs = pair
-        wanted -= set(ATTRIBUTE.findall(COMMENT.sub("", theirs.text))) | set(_methods(theirs))
-        if not wanted:
-            return {}
         bags = Matcher(ours.bag, theirs.bag)
         votes = Votes(bags, ours.branches[0], theirs.branches[0], self.probe)
         methods = _methods(theirs)
