@@ -95,7 +95,7 @@ PROBES = [
     ["with open('f') as f:", "    f.write(str(loss))"],
     ["try:", "    print(loss)", "finally:", "    pass"],
     ["match loss:", "    case 0:", "        print(0)"],
-    ["assert loss == loss; print(loss)"],
+    ["assert loss == loss"],
     ['print("""', "  loss", '""", loss)'],
     ["@print", "def seen():", "    return loss"],
     ["print(loss) # why"],
@@ -316,7 +316,7 @@ def test_the_statements_that_log_a_name():
         "flor.log('loss', 1)\nx = flor.log('loss', 2)\nwriter.add_scalar('loss', 3)\n"
         "flor.log('acc', 4)\nif x:\n    mlflow.log_metric('loss', 5)\n"
     )
-    assert logging("loss")(source) == [1, 2, 3, 6]
+    assert [s.first_line for s in logging(source, "loss")] == [1, 2, 3, 6]
 
 
 # -- refusals --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from flor.git.process import Git
 from flor.git.reading import read
 from flor.source.notebooks import Notebook
 from flor.source.propagate import Placed, Propagation, logging, parsed, propagate_through
-from flor.source.syntax import Source, decode
+from flor.source.syntax import Source, Statement, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def propagate(
     except Unusable as error:
         return _refuse(str(error), as_json=as_json)
     ground = _side(base, newest).source if base is not None else None
-    wanted = _lines(newest, lines, names)
+    wanted = _probes(newest, lines, names)
     between = [_side(name, newest) for name in via] if via else _between(newest, oldest)
     versions = [newest.source, *(side.source for side in between), oldest.source]
     try:
@@ -97,31 +97,34 @@ def _refuse(why: str, *, as_json: bool) -> int:
     return NO_PLACE
 
 
-def _lines(side: Side, lines: Sequence[str], names: Sequence[str]) -> list[int]:
-    found: list[int] = []
+def _probes(side: Side, lines: Sequence[str], names: Sequence[str]) -> list[Statement]:
+    found: list[Statement] = []
     for word in lines:
         cell, colon, line = word.rpartition(":")
         try:
             if bool(colon) != (side.notebook is not None):
                 raise ValueError
-            found.append(side.notebook.line(int(cell), int(line)) if side.notebook else int(line))
+            number = side.notebook.line(int(cell), int(line)) if side.notebook else int(line)
         except ValueError as error:
             if isinstance(error, BadSource):
                 raise
             form = "CELL:LINE" if side.notebook is not None else "a number"
             raise click.UsageError(f"--line {word!r} of {side.name} is to be {form}.") from None
+        statement = side.source.at(number)
+        if statement is None:
+            raise BadSource(f"{side.place(number)} of {side.name} holds no statement")
+        found.append(statement)
     for name in names:
-        logged = logging(name)(side.source)
+        logged = logging(side.source, name)
         if not logged:
             raise BadSource(f"nothing logs {name!r} in {side.name}; --line N names a statement")
         found += logged
     if not found:
         raise click.UsageError("which statement? Give --line N or --name NAME.")
-    for number in found:
-        statement = side.source.at(number)
-        place = (statement.first_line, statement.last_line) if statement else (number, number)
-        if side.notebook is not None and side.notebook.has_magic(*place):
-            raise BadSource(f"{side.place(number)} of {side.name} has a magic, and is no Python")
+    for statement in found:
+        first, last = statement.first_line, statement.last_line
+        if side.notebook is not None and side.notebook.has_magic(first, last):
+            raise BadSource(f"{side.place(first)} of {side.name} has a magic, and is no Python")
     return found
 
 
@@ -160,11 +163,10 @@ class Unusable(BadSource):
 
 def _from_top(git: Git, path: str) -> str:
     """A path as the repository has it."""
-    if path.startswith("./") or not path.startswith("/"):
-        top = Path(os.fsdecode(git.run("rev-parse", "--show-toplevel")).rstrip("\n"))
-        absolute = (Path.cwd() / path).resolve()
-        if absolute.is_relative_to(top.resolve()) and absolute.exists():
-            return absolute.relative_to(top.resolve()).as_posix()
+    top = Path(os.fsdecode(git.run("rev-parse", "--show-toplevel")).rstrip("\n")).resolve()
+    absolute = (Path.cwd() / path).resolve()
+    if absolute.is_relative_to(top) and absolute.exists():
+        return absolute.relative_to(top).as_posix()
     return path
 
 
@@ -233,7 +235,10 @@ def _print_diff(text: str, side: Side) -> None:
     before, after = (item.splitlines(keepends=True) for item in (side.text, text))
     lines = difflib.unified_diff(before, after, side.name, f"{side.name} with the statement")
     shown = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    write_exact(colored_diff(shown) if sys.stdout.isatty() else shown)
+    if sys.stdout.isatty():
+        click.echo(colored_diff(shown), nl=False)
+    else:
+        write_exact(shown)
 
 
 def _tell(found: Propagation, newest: Side, oldest: Side) -> None:

@@ -59,6 +59,7 @@ class Bindings:
     def __init__(self, source: Source) -> None:
         self.source = source
         module = source.scopes[source.tree]
+        self.module = module.binds
         self._declared = {name for s in source.scopes.values() for name in s.globals}
         self._all = any(
             isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)

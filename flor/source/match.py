@@ -91,7 +91,7 @@ class Matcher:
                 return 0.0  # another record, another loop
         if not new.is_compound:
             return self._simple(new, old)
-        head = _sequence(self._head(new, True), self._head(old, False))
+        head = _sequence(self.head(new, is_new=True), self.head(old, is_new=False))
         body = self._dice(new, old)
         if new.kind != old.kind:
             return 0.8 * body if body >= 0.7 else 0.0
@@ -116,7 +116,7 @@ class Matcher:
         foreign = not (self.only_new.isdisjoint(ours) or self.only_old.isdisjoint(theirs))
         return (0.95 if foreign and len(ours) == len(theirs) else 0.7) * alike
 
-    def _head(self, statement: Statement, is_new: bool) -> Tokens:
+    def head(self, statement: Statement, *, is_new: bool) -> Tokens:
         foreign = self.only_new if is_new else self.only_old
         return tuple([FOREIGN if token in foreign else token for token in statement.head])
 
@@ -294,8 +294,11 @@ class Matcher:
         if probe is not None and any(branch is new for branch in probe.branch.around()):
             bag = bag - probe.bag
         body = dice(bag, old.bag)
+        negated = _is_negated(new, old)
         if new.kind != old.kind:
-            return 0.8 * body
+            return 1.1 if negated else 0.8 * body
+        if negated:
+            return 0.2 * body
         if new.kind in ("body", "try", "finally"):
             return 1.0
         if new.kind == "else":
@@ -308,6 +311,15 @@ class Matcher:
         return 0.5 * head + 0.5 * body + first
 
 
+def _is_negated(new: Branch, old: Branch) -> bool:
+    """Whether one of two `if … else` tests the opposite of the other."""
+    assert new.owner is not None and old.owner is not None
+    ours, theirs = new.owner.branches, old.owner.branches
+    if [b.kind for b in ours] != ["if", "else"] or [b.kind for b in theirs] != ["if", "else"]:
+        return False
+    return ("not", *ours[0].head) == theirs[0].head or ours[0].head == ("not", *theirs[0].head)
+
+
 def definition(new: Statement, around_new: Branch, around_old: Branch) -> Statement | None:
     """The function or class in `around_old` that `new` was, by its name or by what is in it."""
     name, kind = new.name, new.kind
@@ -316,10 +328,18 @@ def definition(new: Statement, around_new: Branch, around_old: Branch) -> Statem
     named = [d for d in theirs if d.name == name]
     if named:
         twins = [d for d in ours if d.name == name]
-        return named[0] if len(named) == len(twins) == 1 else _among(new, twins, named)
+        named = [d for d in named if _accessor(d) == _accessor(new)]
+        if len(named) <= 1:
+            return named[0] if named else None
+        return _among(new, twins, named)
     known = {d.name for d in ours}
     strangers = [d for d in theirs if d.name not in known]
-    return _alike(new, strangers, RENAMED)
+    found = _alike(new, strangers, RENAMED)
+    if found is None:
+        return None
+    old_names = {d.name for d in theirs}
+    rivals = [d for d in ours if d.name not in old_names]
+    return found if _alike(found, rivals, RENAMED, clearly=0.0) is new else None
 
 
 def elsewhere(new: Statement, source_new: Source, source_old: Source) -> Statement | None:
@@ -363,18 +383,28 @@ def _among(new: Statement, twins: list[Statement], named: list[Statement]) -> St
     return named[max(range(len(named)), key=score)]
 
 
+def _accessor(definition: Statement) -> str:
+    """`setter` or `deleter` of a property, which share its name."""
+    for node in getattr(definition.node, "decorator_list", []):
+        if isinstance(node, ast.Attribute) and node.attr in ("setter", "deleter"):
+            return node.attr
+    return ""
+
+
 def _decorators(definition: Statement) -> list[str]:
     return [ast.dump(node) for node in getattr(definition.node, "decorator_list", [])]
 
 
-def _alike(new: Statement, candidates: list[Statement], threshold: float) -> Statement | None:
+def _alike(
+    new: Statement, candidates: list[Statement], threshold: float, clearly: float = CLEARLY
+) -> Statement | None:
     """The candidate with the same content, if it is clearly one of them."""
     if not candidates:
         return None
     bag = _content(new)
     scored = sorted(((dice(bag, _content(c)), n) for n, c in enumerate(candidates)), reverse=True)
     second = scored[1][0] if len(scored) > 1 else 0.0
-    if scored[0][0] >= threshold and scored[0][0] - second >= CLEARLY:
+    if scored[0][0] >= threshold and scored[0][0] - second >= clearly:
         return candidates[scored[0][1]]
     return None
 

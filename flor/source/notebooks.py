@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json.decoder import JSONDecodeError
 
 from flor.errors import BadSource
 
@@ -53,7 +52,7 @@ class Notebook:
                 if text is not None:
                     self.cells.append(Cell(number, text, begin, end, start))
                     start += len(text) + len(self._between)
-        except (JSONDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise BadSource(f"the notebook cannot be read: {error}") from None
 
     @property

@@ -144,11 +144,24 @@ def _enter(here: _Here, container: Statement, below: Statement) -> bool:
     partner = old[pairs[at]] if at in pairs else _wrapped(here, container)
     if partner is not None and not partner.is_definition:
         branch = matcher.branch(below.branch, partner, here.probe)
+        alone = len(container.branches) == len(below.branch.statements) == 1
+        if (
+            alone
+            and matcher.similarity(container, partner) < 1
+            and not _same_head(here, container, partner)
+        ):
+            branch = None  # nothing in it tells that it is the same block
         if branch is not None:
             _note_pairs(here, pairs, old)
             here.items, here.branch = below.branch.statements, branch
             return True
     return _unwrapped(here, container, below)
+
+
+def _same_head(here: _Here, container: Statement, partner: Statement) -> bool:
+    if container.anchor or partner.anchor:
+        return container.anchor == partner.anchor
+    return here.matcher.head(container, is_new=True) == here.matcher.head(partner, is_new=False)
 
 
 def _note_pairs(here: _Here, pairs: Pairs, old: Sequence[Statement]) -> None:
@@ -203,6 +216,9 @@ def _recover(here: _Here, probe: Statement) -> bool:
     theirs = _branches_below(_scope_branch(here.branch))
     best = _best_branch(here, probe.branch, theirs, probe)
     if best is None or _best_branch(here, best, ours, probe) is not probe.branch:
+        return False
+    arms = ("if", "else", "body")
+    if best.kind != probe.branch.kind and not (best.kind in arms and probe.branch.kind in arms):
         return False
     items = probe.branch.statements
     near = [items[i] for i in (probe.index - 1, probe.index + 1) if 0 <= i < len(items)]

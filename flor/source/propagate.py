@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flor.errors import BadSource, NoPlace
+from flor.source import harm
 from flor.source.placing import Anchor, Located, Missing, locate
 from flor.source.renames import Renames, apply
 from flor.source.slices import Slicer
-from flor.source.splice import Insertion, insert, insertion, with_comment
+from flor.source.splice import Insertion, insert, insertion
 from flor.source.syntax import Source, Statement, parse
-from flor.source.tokens import NEWLINE
+from flor.source.tokens import NEWLINE, Tokens, tokens
 from flor.source.weighing import Place
 from flor.source.wording import Wording
 
@@ -93,14 +94,12 @@ def propagate(new: Source, old: Source, line: int, base: Source | None = None) -
 
 
 def propagate_all(
-    new: Source, old: Source, lines: Iterable[int], base: Source | None = None
+    new: Source, old: Source, probes: Iterable[int | Statement], base: Source | None = None
 ) -> Propagation:
-    """The same for several statements, each in its own place. All of them, or NoPlace."""
+    """The same for several statements, or their lines, each in its own place. All, or NoPlace."""
     mover = _Mover(new, base)
-    for line in sorted(set(lines)):
-        probe = new.at(line)
-        if probe is None:
-            raise BadSource(f"line {line} of the new version holds no statement")
+    named = {_statement(new, probe) for probe in probes}
+    for probe in sorted(named, key=lambda s: s.start):
         mover.on_the_way.clear()
         old = mover.move(probe, old)
         number = mover.done(probe)
@@ -112,7 +111,7 @@ def propagate_all(
 
 
 def propagate_through(
-    versions: Sequence[Source], lines: Iterable[int], base: Source | None = None
+    versions: Sequence[Source], probes: Iterable[int | Statement], base: Source | None = None
 ) -> Propagation:
     """The same from the first version to the last, by way of those between if need be.
 
@@ -121,7 +120,7 @@ def propagate_through(
     """
     new, *between, old = versions
     try:
-        return propagate_all(new, old, lines, base)
+        return propagate_all(new, old, probes, base)
     except NoPlace as error:
         refused = error
     if not between:
@@ -129,14 +128,21 @@ def propagate_through(
     found = None
     for number, version in enumerate([*between, old], 1):
         try:
-            found = propagate_all(new, version, lines, base)
+            found = propagate_all(new, version, probes, base)
         except NoPlace as error:
             where = f" (by way of other versions, at step {number}: {error})"
             raise NoPlace(f"{refused}{where}") from None
-        lines = [found.placed[n].line for n in found.probes]
+        probes = [found.placed[n].line for n in found.probes]
         new, base = Source(found.text), version
     assert found is not None
     return replace(found, between=len(between))
+
+
+def _statement(source: Source, probe: int | Statement) -> Statement:
+    found = probe if isinstance(probe, Statement) else source.at(probe)
+    if found is None:
+        raise BadSource(f"line {probe} of the new version holds no statement")
+    return found
 
 
 @dataclass
@@ -194,11 +200,19 @@ class _Mover:
             )
         place, other = fitting[0], self._other(probe, fitting, located)
         renames = names.renames
-        text = apply(with_comment(probe), renames)
+        asked = probe is self.on_the_way[0]
+        if wrong := harm.of(probe, place, renames, names.bindings, asked=asked):
+            raise NoPlace(wrong)
+        text = apply(probe.text, renames)
+        there = self._there(tokens(text), place, located)
+        if there is not None:
+            self.moved[probe] = len(self.placed)
+            self.placed.append(Placed(probe.first_line, there.first_line, 1.0, already=True))
+            return old
         insertions = insertion(place.branch, place.index, probe, text)
         result = insert(old.text, insertions)
         try:
-            patched = _parsed(result, old, insertions)
+            patched = _parsed(result, old, insertions, probe)
             _compile(patched, probe)
         except (SyntaxError, ValueError, RecursionError) as error:
             raise NoPlace(
@@ -223,6 +237,14 @@ class _Mover:
             )
         )
         return patched
+
+    def _there(self, words: Tokens, place: Place, located: Located) -> Statement | None:
+        """The statement as it is called in the older version, if it is there without a partner."""
+        taken = {old for _, old in located.pairs}
+        for statement in place.branch.statements:
+            if statement not in taken and statement.tokens == words:
+                return statement
+        return None
 
     def _names(self, probe: Statement, old: Source, located: Located) -> Wording:
         """What a definition needs once it is called may come later: itself, what needs it."""
@@ -280,17 +302,29 @@ def _compile(patched: Source, probe: Statement) -> None:
             compile(patched.tree, "<flor>", "exec", flags=flags, dont_inherit=True)
 
 
-def _parsed(result: str, old: Source, insertions: Sequence[Insertion]) -> Source:
+def _parsed(result: str, old: Source, insertions: Sequence[Insertion], probe: Statement) -> Source:
     """The result, of which the statement of the module that has changed is parsed at once. Raises
     SyntaxError."""
     begin, end = insertions[0].offset, insertions[-1].offset
     for statement in old.module.statements:
-        start = old.starts[statement.first_line - 1]
-        if start < begin and end <= statement.end:
+        if statement.start < begin and end <= statement.end:
             stop = statement.end + len(result) - len(old.text)
-            parse(result[start:stop])
-            return Source(result, known=True)
-    return Source(result)
+            if (
+                _count(parse(result[statement.start : stop]))
+                == _count(statement.node) + _count(probe.node) + 2
+            ):
+                return Source(result, known=True)
+            break
+    else:
+        found = Source(result)
+        if _count(found.tree) == _count(old.tree) + _count(probe.node) + 1:
+            return found
+    raise SyntaxError("other statements would not be what they are")
+
+
+def _count(node: ast.AST) -> int:
+    """How many statements are in one, itself left out."""
+    return sum(isinstance(inner, ast.stmt) for inner in ast.walk(node) if inner is not node)
 
 
 def _line_of(insertions: Sequence[Insertion], result: str) -> int:
@@ -301,22 +335,14 @@ def _line_of(insertions: Sequence[Insertion], result: str) -> int:
     return len(NEWLINE.findall(result, 0, place)) + 1
 
 
-Lines = Callable[[Source], list[int]]
-"""Where the probes are in a source."""
-
-
-def logging(name: str) -> Lines:
+def logging(source: Source, name: str) -> list[Statement]:
     """The statements that log a name: flor.log("loss", …), also inside of an assignment."""
-
-    def lines(source: Source) -> list[int]:
-        found: list[int] = []
-        for outer in source.module.statements:
-            for statement in outer.walk():
-                if not statement.is_compound and _logs(statement, name):
-                    found.append(statement.first_line)
-        return sorted(set(found))
-
-    return lines
+    return [
+        statement
+        for outer in source.module.statements
+        for statement in outer.walk()
+        if not statement.is_compound and _logs(statement, name)
+    ]
 
 
 def _logs(statement: Statement, name: str) -> bool:

@@ -31,13 +31,14 @@ def insert(text: str, insertions: list[Insertion]) -> str:
 
 
 def insertion(branch: Branch, index: int, probe: Statement, text: str) -> list[Insertion]:
-    """What puts the probe, whose text with all renames is `text`, before statement `index`."""
+    """What puts the probe, whose text with all renames is `text`, before statement `index`. The
+    comment that ends its line comes along where it ends a line again."""
     place = _Place(branch, index, probe)
     if place.before is not None and place.before_ends_line and not place.one_line:
         if place.after is None or place.after_begins_line:
-            return place.on_lines(text)
+            return place.on_lines(text + comment(probe))
     elif place.before is None and place.after is not None and place.after_begins_line:
-        return place.on_lines(text)
+        return place.on_lines(text + comment(probe))
     if probe.is_compound:
         return place.between_lines(text)
     return place.in_line(text)
@@ -246,11 +247,9 @@ def _lines_in_strings(text: str) -> set[int]:
     return found
 
 
-def with_comment(probe: Statement) -> str:
-    """The probe's text, with the comment that ends its line."""
+def comment(probe: Statement) -> str:
+    """The comment that ends the probe's line, and what is before it."""
     source = probe.source
     line = source.lines[probe.last_line - 1]
     rest = source.text[probe.end : source.starts[probe.last_line - 1] + len(line)]
-    if COMMENT.match(rest) and _begins_line(probe):
-        return probe.text + rest.rstrip()
-    return probe.text
+    return rest.rstrip() if COMMENT.match(rest) and _begins_line(probe) else ""

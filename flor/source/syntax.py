@@ -278,7 +278,7 @@ class Source:
 
     def at(self, line: int) -> Statement | None:
         """The statement that begins at a line; else the innermost one around it. Of several that
-        begin there, the one that is a record of flor.log, else the first."""
+        begin there, the one that is a record of flor.log, else a bare call, else the first."""
         found: Statement | None = None
         branch: Branch | None = self.module
         while branch is not None:
@@ -287,7 +287,8 @@ class Source:
             if not inside:
                 break
             logs = [s for s in inside if (s.anchor or "").startswith("log:")]
-            here = (logs or inside)[0]
+            calls = [s for s in inside if isinstance(s.node, ast.Expr) and s.subject]
+            here = (logs or (calls if len(inside) > 1 else []) or inside)[0]
             found = here
             if line in (here.first_line, here.node.lineno) or not here.is_compound:
                 break

@@ -49,6 +49,7 @@ class Weights(NamedTuple):
     order: float  # a statement that both have is on the side where it was
     order_near: float  # the same, for the names that it has in common with the probe
     moved: float  # the same, for one that is now in another order
+    source: float  # behind what gave it a value, before what takes the value away
     rest: float  # the same, for two that are only a little alike
     behind: float  # directly behind the nearest one before
     before: float  # directly before the nearest one after
@@ -72,7 +73,8 @@ class Weights(NamedTuple):
 # Fitted to where statements stand in older versions of public packages, so that the exponentials of
 # two places' scores are to each other as their chances; benchmarks/propagation.py tells how good.
 WEIGHTS = Weights(
-    order=3.6, order_near=1.8, moved=1.0, rest=1.6, behind=1.2, before=0.95, begin=1.3, end=1.0,
+    order=3.6, order_near=1.8, moved=1.0, source=1.5, rest=1.6, behind=1.2, before=0.95,
+    begin=1.3, end=1.0,
     comment=1.8, comment_after=0.8, blank=0.6, blank_lost=-0.5, blank_new=-0.1,
     binds=1.1, changes=0.1, reads=1.0, dead=1.9, number=0.3, kind_before=0.2, kind_after=0.2,
     like=0.3,
@@ -106,6 +108,7 @@ class Scorer:
 
     def places(self) -> list[Place]:
         self._add_pairs()
+        self._add_sources()
         self._add_nearest()
         self._add_rest()
         self._add_layout()
@@ -163,6 +166,24 @@ class Scorer:
                 self._pull("order_near", j, weight, after=i < self.k)
         for i, j in self.moved.items():
             self._pull("moved", j, 1.0 / (1 + abs(i - self.k)), after=i < self.k)
+
+    def _add_sources(self) -> None:
+        """The last one before the probe that gives a name its value, and the first one after it
+        that gives it another, where both versions have them."""
+        for name in self.uses.reads:
+            for order in (range(self.k - 1, -1, -1), range(self.k + 1, len(self.items))):
+                found = next((i for i in order if _sets(self.items[i], name)), None)
+                if found is not None and found in self.both:
+                    self._pull("source", self.both[found], 1.0, after=found < self.k)
+                    if found < self.k:
+                        self._add_endings(name, found)
+
+    def _add_endings(self, name: str, source: int) -> None:
+        """What gave the name another value before its source, and now does so after it."""
+        for i, j in self.both.items():
+            ends = name in self.items[i].uses.binds and name not in self.items[i].uses.reads
+            if i < source and ends and j > self.both[source]:
+                self._pull("source", j, 2.0, after=False)
 
     def _add_nearest(self) -> None:
         """Next to the nearest neighbour on either side; the block's ends are neighbours too."""
@@ -256,6 +277,10 @@ class Scorer:
             for beside in (above, below):
                 if beside is not None and type(beside.node) is type(self.probe.node):
                     found["like"] += self.matcher.similarity(self.probe, beside)
+
+
+def _sets(statement: Statement, name: str) -> bool:
+    return name in statement.uses.binds or name in statement.uses.changes
 
 
 def _same_kind(new: Statement | None, old: Statement | None) -> bool:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from flor.source.bindings import Bindings, bound_in, reads
 from flor.source.match import FOREIGN, Matcher, definition
+from flor.source.names import BUILTINS
 from flor.source.placing import Located
 from flor.source.renames import Renames, Role, roles
 from flor.source.syntax import Branch, Source, Statement
@@ -41,6 +42,8 @@ class Wording:
         self.new, self.old, self.probe, self.located = new, old, probe, located
         self.bindings = Bindings(old)
         self.needed = (Bindings(new).gets(probe) if probe.is_compound else reads(probe)) - coming
+        self.hiding = {n for n in probe.uses.reads if n in BUILTINS} & _bound_by(new)
+        self.needed |= self.hiding - probe.uses.binds
         function = next((pair for pair in reversed(located.scopes)), None)
         self.local = bound_in(function[0].node) if function and not _is_class(function) else set()
         self.renames = Renames()
@@ -67,6 +70,8 @@ class Wording:
         return sorted(lost & bound)
 
     def _is_bound(self, name: str, was: str, place: Place) -> bool:
+        if was in self.hiding and was not in self.bindings.module:
+            return False  # the built-in one is not what it means
         local = name in self.local
         return self.bindings.is_bound(was, place.branch, place.index, local=local)
 
@@ -129,7 +134,7 @@ class Wording:
             if statement.name == name:
                 found = definition(statement, self.new.module, self.old.module)
                 return found.name if found is not None else None
-        if name not in {n for s in self.new.module.statements for n in s.uses.binds}:
+        if name not in _bound_by(self.new):
             return None
         return self._module_votes.winner("name", name)
 
@@ -173,6 +178,11 @@ class Wording:
                     votes.add("own", f".{name}", f".{found.name}", WHOLE)
         found_names = {n: votes.winner("own", f".{n}") for n in wanted}
         return {n: was[1:] for n, was in found_names.items() if was is not None}
+
+
+def _bound_by(source: Source) -> set[str]:
+    """The names of a module."""
+    return bound_in(source.tree)
 
 
 def _is_class(pair: tuple[Statement, Statement]) -> bool:
