@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as examples
 
 from flor.config import Settings
+
+examples.register_profile("calm", deadline=None)  # machines are as slow as they are
+examples.load_profile("calm")
 
 
 class JournalWriter:
