@@ -68,12 +68,8 @@ class Bindings:
 
     def scope(self, branch: Branch) -> Scope:
         """The scope that a branch runs in."""
-        for outer in branch.around():
-            if outer.owner is None:
-                return self.source.scopes[self.source.tree]
-            if outer.owner.is_definition:
-                return self.source.scopes[outer.owner.node]
-        raise AssertionError
+        owner = branch.home.owner
+        return self.source.scopes[owner.node if owner is not None else self.source.tree]
 
     def gets(self, statement: Statement) -> frozenset[str]:
         """What a statement of this source takes from outside. Of the names that a block binds, it

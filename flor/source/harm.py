@@ -7,8 +7,6 @@ not take a value away that the old code still reads.
 
 from __future__ import annotations
 
-import ast
-
 from flor.source.bindings import Bindings
 from flor.source.liveness import live_at, live_at_head
 from flor.source.renames import Renames
@@ -59,17 +57,9 @@ def _declared(probe: Statement, renames: Renames) -> set[str]:
     source = probe.source
     if "global " not in source.text and "nonlocal " not in source.text:
         return set()
-    ours = source.scopes[_function(probe.branch)]
+    function = probe.branch.home.owner
+    ours = source.scopes[function.node if function is not None else source.tree]
     return {renames.of("name", name) for name in ours.globals | ours.nonlocals}
-
-
-def _function(branch: Branch) -> ast.AST:
-    for outer in branch.around():
-        if outer.owner is None:
-            return branch.source.tree
-        if outer.owner.is_definition:
-            return outer.owner.node
-    raise AssertionError
 
 
 def _is_read_before(name: str, place: Place) -> bool:

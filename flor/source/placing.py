@@ -80,7 +80,7 @@ def locate(new: Source, old: Source, probe: Statement) -> Located:
     for number, container in enumerate(way[:-1]):
         below = way[number + 1]
         if container.is_definition:
-            found = definition(container, around, _scope_branch(here.branch))
+            found = definition(container, around, here.branch.home)
             if found is None:
                 found = elsewhere(container, new, old)
             if found is None:
@@ -114,14 +114,6 @@ def _matcher(new: Source, old: Source, way: list[Statement]) -> Matcher:
     if way[0].is_definition:  # nothing but its name will be looked at
         return Matcher(Counter(), Counter())
     return Matcher(new.bag, old.bag)
-
-
-def _scope_branch(branch: Branch) -> Branch:
-    """The body of the definition around a branch; definitions are looked for in all of it."""
-    for outer in branch.around():
-        if outer.owner is None or outer.owner.is_definition:
-            return outer
-    raise AssertionError
 
 
 def _missing(container: Statement) -> str:
@@ -212,8 +204,8 @@ def _recover(here: _Here, probe: Statement) -> bool:
     It has to be the best one for the probe's block, the probe's block the best one for it, and one
     of the probe's neighbours has to be in it.
     """
-    ours = _branches_below(_scope_branch(probe.branch))
-    theirs = _branches_below(_scope_branch(here.branch))
+    ours = _branches_below(probe.branch.home)
+    theirs = _branches_below(here.branch.home)
     best = _best_branch(here, probe.branch, theirs, probe)
     if best is None or _best_branch(here, best, ours, probe) is not probe.branch:
         return False

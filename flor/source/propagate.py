@@ -182,10 +182,7 @@ class _Mover:
                 return self.move(around, old)
             raise NoPlace(f"the older version lacks {missing.what}") from None
         if located.there is not None:
-            line = located.there.first_line
-            self.moved[probe] = len(self.placed)
-            self.placed.append(Placed(probe.first_line, line, 1.0, already=True))
-            return old
+            return self._leave(probe, located.there, old)
         return self._put(probe, old, located, slicer)
 
     def _put(self, probe: Statement, old: Source, located: Located, slicer: Slicer) -> Source:
@@ -206,9 +203,7 @@ class _Mover:
         text = apply(probe.text, renames)
         there = self._there(tokens(text), place, located)
         if there is not None:
-            self.moved[probe] = len(self.placed)
-            self.placed.append(Placed(probe.first_line, there.first_line, 1.0, already=True))
-            return old
+            return self._leave(probe, there, old)
         insertions = insertion(place.branch, place.index, probe, text)
         result = insert(old.text, insertions)
         try:
@@ -237,6 +232,12 @@ class _Mover:
             )
         )
         return patched
+
+    def _leave(self, probe: Statement, there: Statement, old: Source) -> Source:
+        """The older version as it is: it has the statement."""
+        self.moved[probe] = len(self.placed)
+        self.placed.append(Placed(probe.first_line, there.first_line, 1.0, already=True))
+        return old
 
     def _there(self, words: Tokens, place: Place, located: Located) -> Statement | None:
         """The statement as it is called in the older version, if it is there without a partner."""

@@ -5,7 +5,6 @@ Variables, attributes and keywords are told apart; in f-strings what stands in b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -14,7 +13,6 @@ from typing import Literal
 from flor.source.tokens import TOKEN, Tokens
 
 Role = Literal["name", "own", "attribute", "keyword"]  # own: an attribute of self
-IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")
 
 
 @dataclass(frozen=True)

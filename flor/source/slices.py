@@ -112,7 +112,7 @@ class Slicer:
         names = statement.uses.binds
         if not names or any(name[0] == "." for name in names) or statement.uses.changes:
             return False
-        top = next(b for b in probe.branch.around() if b.owner is None or b.owner.is_definition)
+        top = probe.branch.home
         for outer in top.statements:
             for other in outer.walk():
                 if other in (statement, probe) or _observes(other, probe):

@@ -62,6 +62,11 @@ class Branch:
             yield branch
             branch = branch.owner.branch if branch.owner is not None else None
 
+    @property
+    def home(self) -> Branch:
+        """The body of the function or class that it is in, or the module."""
+        return next(b for b in self.around() if b.owner is None or b.owner.is_definition)
+
     def title(self) -> str:
         """Its head as a person knows it."""
         if self.owner is None:
