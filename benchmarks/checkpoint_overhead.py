@@ -60,6 +60,8 @@ for parameter in backbone.parameters():
 head = layers(STATE / 3, 1024 if STATE > 20 else 256)
 net = nn.ModuleDict({{"backbone": backbone, "head": head}})
 optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=1e-5)
+for weights in net.parameters():  # else what goes through so many layers vanishes
+    weights.data.normal_(std=weights.shape[1] ** -0.5)
 width = next(head.parameters()).shape[1]
 batch = torch.randn(2, width)
 
@@ -146,6 +148,8 @@ for parameter in body.parameters():
     parameter.requires_grad_(False)
 head = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(6)))
 net = nn.ModuleDict({"body": body, "head": head})
+for weights in net.parameters():
+    weights.data.normal_(std=weights.shape[1] ** -0.5)
 optimizer = torch.optim.Adam(head.parameters(), lr=1e-5)
 batch = torch.randn(8, 1024)
 changed = sum(p.numel() * 4 for p in head.parameters()) * 3
